@@ -7,10 +7,11 @@ machine's granularity, not the system's patience; name them in `fixed`.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from _typeshed import DataclassInstance
 
     _Settings = TypeVar("_Settings", bound=DataclassInstance)
