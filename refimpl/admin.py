@@ -1,0 +1,241 @@
+"""The admin door of every role: health, metrics, state and failpoints over HTTP.
+
+Loopback only: whoever reaches it may switch faults on. Answers are JSON except
+`/metrics`, which is Prometheus text.
+
+| request | answer |
+|---|---|
+| `GET /health` | `{"status": "ok", "role": ...}` |
+| `GET /metrics` | Prometheus text of the registry |
+| `GET /state` | the role's ledger and counters |
+| `GET /failpoints` | `{name: {"spec", "hits", "calls"}}` |
+| `GET /failpoints/NAME` | one of them, 404 when it is not set |
+| `PUT /failpoints/NAME` | body is the spec; answers what is now set, 400 when bad |
+| `DELETE /failpoints[/NAME]` | 204 |
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import json
+import socket
+import threading
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
+
+from refimpl.errors import UsageError
+from refimpl.role import parse_address, port_taken
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from prometheus_client import CollectorRegistry
+
+    from refimpl.failpoints import Failpoints
+
+_BODY_LIMIT_BYTES: Final = 4096
+_IDLE_TIMEOUT_S: Final = 5.0
+_CONNECTIONS: Final = 16
+_JSON: Final = "application/json"
+
+
+class AdminServer:
+    """Serves the admin door from its own threads, from `start` until `close`.
+
+    Args:
+        listen: HOST:PORT, a loopback address; port 0 takes a free one.
+        role: kind of the role, told by `/health`.
+        registry: metrics to expose.
+        failpoints: the process's failpoints.
+        state: called for each `GET /state`, in a thread of this server.
+
+    Raises:
+        UsageError: the address is not a loopback one.
+        PortTaken: somebody else listens there.
+    """
+
+    def __init__(
+        self,
+        listen: str,
+        role: str,
+        registry: CollectorRegistry,
+        failpoints: Failpoints,
+        state: Callable[[], dict[str, Any]],
+    ) -> None:
+        host, port = parse_address(listen, "admin address")
+        _require_loopback(host)
+        try:
+            self._server = _Server((host, port), _Handler)
+        except OSError as error:
+            raise port_taken(error, "the admin door", listen) from error
+        self._server.door = self
+        self.role = role
+        self.registry = registry
+        self.failpoints = failpoints
+        self.state = state
+        self.address = f"{host}:{self._server.server_address[1]}"
+        self._thread = threading.Thread(
+            target=self._server.serve_forever,
+            kwargs={"poll_interval": 0.05},
+            name="admin",
+            daemon=True,
+        )
+
+    def start(self) -> None:
+        """Begins to answer; until then connections wait in the kernel's queue."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stops answering and frees the port. Safe to call twice, or unstarted."""
+        if self._thread.is_alive():
+            self._server.shutdown()
+            self._thread.join()
+        self._server.server_close()
+
+
+def _require_loopback(host: str) -> None:
+    try:
+        good = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        good = False
+    if not good:
+        raise UsageError(
+            f"admin address {host!r} is not a loopback address; the admin door can "
+            "switch faults on, so it listens on 127.0.0.0/8 only"
+        )
+
+
+class _Server(ThreadingHTTPServer):
+    """HTTP server whose number of threads is bounded and that asks no DNS."""
+
+    daemon_threads = True
+    block_on_close = False
+    door: AdminServer
+
+    def __init__(self, address: tuple[str, int], handler: type[_Handler]) -> None:
+        self._slots = threading.BoundedSemaphore(_CONNECTIONS)
+        super().__init__(address, handler)
+
+    def server_bind(self) -> None:
+        """Binds without the reverse look-up of the base class."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = self.server_address[:2]  # type: ignore[assignment]
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """One thread a connection; too many are closed at once."""
+        if not self._slots.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Serves one connection and gives its slot back."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._slots.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A caller that went away is no news; the reply was its own."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One request a connection (HTTP/1.0): no idle connection outlives its test."""
+
+    server: _Server
+    timeout = _IDLE_TIMEOUT_S
+
+    def do_GET(self) -> None:
+        """Answers health, metrics, state and failpoints."""
+        door = self.server.door
+        match self._path():
+            case ["health"]:
+                self._json(HTTPStatus.OK, {"status": "ok", "role": door.role})
+            case ["metrics"]:
+                self._metrics()
+            case ["state"]:
+                self._state()
+            case ["failpoints"]:
+                self._json(HTTPStatus.OK, door.failpoints.snapshot())
+            case ["failpoints", name] if name in (all_ := door.failpoints.snapshot()):
+                self._json(HTTPStatus.OK, all_[name])
+            case _:
+                self._not_found()
+
+    def do_PUT(self) -> None:
+        """Sets a failpoint to the spec in the body."""
+        match self._path():
+            case ["failpoints", name]:
+                self._set_failpoint(name)
+            case _:
+                self._not_found()
+
+    def do_DELETE(self) -> None:
+        """Clears one failpoint or all."""
+        match self._path():
+            case ["failpoints"]:
+                self.server.door.failpoints.clear()
+            case ["failpoints", name]:
+                self.server.door.failpoints.clear(name)
+            case _:
+                self._not_found()
+                return
+        self._send(HTTPStatus.NO_CONTENT, b"", _JSON)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        """Keeps requests out of the role's output."""
+
+    def _path(self) -> list[str]:
+        path = self.path.partition("?")[0]
+        return [unquote(part) for part in path.split("/") if part]
+
+    def _set_failpoint(self, name: str) -> None:
+        length = self.headers.get("Content-Length", "0")
+        size = int(length) if length.isdecimal() else _BODY_LIMIT_BYTES + 1
+        if size > _BODY_LIMIT_BYTES:
+            self._json(
+                HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+                {"error": f"a spec has at most {_BODY_LIMIT_BYTES} bytes"},
+            )
+            return
+        points = self.server.door.failpoints
+        try:
+            points.set(name, self.rfile.read(size).decode("utf-8", "replace"))
+        except UsageError as error:
+            self._json(HTTPStatus.BAD_REQUEST, {"error": str(error)})
+            return
+        self._json(HTTPStatus.OK, points.snapshot().get(name, {}))
+
+    def _metrics(self) -> None:
+        from prometheus_client import generate_latest
+
+        body = generate_latest(self.server.door.registry)
+        self._send(HTTPStatus.OK, body, "text/plain; version=0.0.4; charset=utf-8")
+
+    def _state(self) -> None:
+        try:
+            state = self.server.door.state()
+        except Exception as error:  # the door tells the caller instead of dying
+            problem = {"error": f"{type(error).__name__}: {error}"}
+            self._json(HTTPStatus.INTERNAL_SERVER_ERROR, problem)
+            return
+        self._json(HTTPStatus.OK, state)
+
+    def _not_found(self) -> None:
+        self._json(HTTPStatus.NOT_FOUND, {"error": f"nothing at {self.path}"})
+
+    def _json(self, status: HTTPStatus, document: Any) -> None:
+        self._send(status, json.dumps(document, default=str).encode(), _JSON)
+
+    def _send(self, status: HTTPStatus, body: bytes, kind: str) -> None:
+        with contextlib.suppress(ConnectionError):
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)

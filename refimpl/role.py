@@ -1,0 +1,110 @@
+"""What every role process does alike: listen, say that it is ready, end orderly."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+import os
+import signal
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Final
+
+from refimpl.errors import PortTaken, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import grpc
+
+_PR_SET_PDEATHSIG: Final = 1
+GRPC_MESSAGE_BYTES: Final = 64 << 20
+"""Largest message of every gRPC server and client here: batches are one message."""
+GRPC_OPTIONS: Final = (
+    ("grpc.max_send_message_length", GRPC_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", GRPC_MESSAGE_BYTES),
+)
+
+
+def parse_address(text: str, what: str = "address") -> tuple[str, int]:
+    """`"127.0.0.1:0"` -> `("127.0.0.1", 0)`.
+
+    Raises:
+        UsageError: it is not HOST:PORT.
+    """
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdecimal() or int(port) > 65535:
+        raise UsageError(f"{what}: {text!r} is not HOST:PORT; write e.g. 127.0.0.1:0")
+    return host, int(port)
+
+
+def port_taken(error: OSError, what: str, address: str) -> PortTaken:
+    """The error to raise when bind() or listen() failed."""
+    reason = errno.errorcode.get(error.errno or 0, "")
+    return PortTaken(what=what, address=address, reason=reason)
+
+
+def grpc_server(*, threads: int) -> grpc.Server:
+    """A gRPC server with a bounded pool that never shares a port with another.
+
+    grpcio sets SO_REUSEPORT unless told otherwise: a second server on a taken port
+    would start well and get every other call.
+    """
+    import grpc
+
+    return grpc.server(
+        ThreadPoolExecutor(threads, thread_name_prefix="rpc"),
+        options=[*GRPC_OPTIONS, ("grpc.so_reuseport", 0)],
+    )
+
+
+def grpc_listen(server: grpc.Server, listen: str, what: str) -> str:
+    """Binds a server and returns the address that it really has.
+
+    Raises:
+        PortTaken: somebody else listens there.
+    """
+    host, _ = parse_address(listen, what)
+    try:
+        port = server.add_insecure_port(listen)
+    except RuntimeError as error:
+        raise PortTaken(what=what, address=listen) from error
+    if port == 0:
+        raise PortTaken(what=what, address=listen)
+    return f"{host}:{port}"
+
+
+def announce(role: str, name: str, addresses: Mapping[str, Any]) -> None:
+    """Prints the ready line, `refimpl <role> <name> ready {json}`, flushed."""
+    text = json.dumps(addresses, separators=(",", ":"))
+    sys.stdout.write(f"refimpl {role} {name} ready {text}\n")
+    sys.stdout.flush()
+
+
+def stop_on_signals() -> threading.Event:
+    """An event that SIGTERM and SIGINT set. Call it in the main thread, early.
+
+    Wait for it with a timeout in a loop or without one: Python runs handlers in the
+    main thread, also while it waits.
+    """
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda _number, _frame: stop.set())
+    return stop
+
+
+def die_with_parent() -> None:
+    """Lets the kernel SIGKILL this process when its parent ends, also while stopped.
+
+    The kernel means the parent *thread*: a process started from a thread that ends
+    dies with that thread. Start roles from a thread that outlives them.
+    """
+    parent = os.getppid()
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"prctl(PR_SET_PDEATHSIG): {os.strerror(code)}")
+    if os.getppid() != parent:
+        raise SystemExit(0)
