@@ -12,6 +12,7 @@ Loopback only: whoever reaches it may switch faults on. Answers are JSON except
 | `GET /failpoints/NAME` | one of them, 404 when it is not set |
 | `PUT /failpoints/NAME` | body is the spec; answers what is now set, 400 when bad |
 | `DELETE /failpoints[/NAME]` | 204 |
+| `GET /PAGE` | a page of the role's own: text, or JSON when it is not a text |
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from refimpl.errors import UsageError
 from refimpl.role import parse_address, port_taken
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from prometheus_client import CollectorRegistry
 
@@ -51,6 +52,7 @@ class AdminServer:
         registry: metrics to expose.
         failpoints: the process's failpoints.
         state: called for each `GET /state`, in a thread of this server.
+        pages: further pages of the role by name, called likewise.
 
     Raises:
         UsageError: the address is not a loopback one.
@@ -64,6 +66,7 @@ class AdminServer:
         registry: CollectorRegistry,
         failpoints: Failpoints,
         state: Callable[[], dict[str, Any]],
+        pages: Mapping[str, Callable[[], Any]] | None = None,
     ) -> None:
         host, port = parse_address(listen, "admin address")
         _require_loopback(host)
@@ -75,7 +78,7 @@ class AdminServer:
         self.role = role
         self.registry = registry
         self.failpoints = failpoints
-        self.state = state
+        self.pages = {**(pages or {}), "state": state}
         self.address = f"{host}:{self._server.server_address[1]}"
         self._thread = threading.Thread(
             target=self._server.serve_forever,
@@ -158,12 +161,12 @@ class _Handler(BaseHTTPRequestHandler):
                 self._json(HTTPStatus.OK, {"status": "ok", "role": door.role})
             case ["metrics"]:
                 self._metrics()
-            case ["state"]:
-                self._state()
             case ["failpoints"]:
                 self._json(HTTPStatus.OK, door.failpoints.snapshot())
             case ["failpoints", name] if name in (all_ := door.failpoints.snapshot()):
                 self._json(HTTPStatus.OK, all_[name])
+            case [page] if page in door.pages:
+                self._page(door.pages[page])
             case _:
                 self._not_found()
 
@@ -217,14 +220,17 @@ class _Handler(BaseHTTPRequestHandler):
         body = generate_latest(self.server.door.registry)
         self._send(HTTPStatus.OK, body, "text/plain; version=0.0.4; charset=utf-8")
 
-    def _state(self) -> None:
+    def _page(self, page: Callable[[], Any]) -> None:
         try:
-            state = self.server.door.state()
+            content = page()
         except Exception as error:  # the door tells the caller instead of dying
             problem = {"error": f"{type(error).__name__}: {error}"}
             self._json(HTTPStatus.INTERNAL_SERVER_ERROR, problem)
             return
-        self._json(HTTPStatus.OK, state)
+        if isinstance(content, str):
+            self._send(HTTPStatus.OK, content.encode(), "text/plain; charset=utf-8")
+        else:
+            self._json(HTTPStatus.OK, content)
 
     def _not_found(self) -> None:
         self._json(HTTPStatus.NOT_FOUND, {"error": f"nothing at {self.path}"})
