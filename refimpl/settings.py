@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-ROLES = ("master", "store", "engine")
+ROLES = ("master", "store", "engine", "up")
 _BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _YES = ("true", "yes", "on", "1")
 _NO = ("false", "no", "off", "0")
