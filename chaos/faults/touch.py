@@ -1,0 +1,50 @@
+"""One bare TCP connection through a link: does it answer, stay silent, or get reset?
+
+Evidence for proxies that count nothing (the real Toxiproxy). Every protocol of the
+pool drops a peer that talks nonsense, so a healthy link ends the connection at once;
+a silent one shows by its silence, a delayed one by its delay.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_NONSENSE = b"\0" * 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Touch:
+    """What became of the connection: answered, silent, reset or refused."""
+
+    outcome: str
+    elapsed_s: float
+
+
+def touch(
+    address: str, *, timeout_s: float, clock: Callable[[], float] = time.monotonic
+) -> Touch:
+    """Connects, says nonsense, and waits for any reaction of the other side."""
+    host, _, port = address.rpartition(":")
+    begin = clock()
+    outcome = _outcome((host, int(port)), timeout_s)
+    return Touch(outcome=outcome, elapsed_s=clock() - begin)
+
+
+def _outcome(address: tuple[str, int], timeout_s: float) -> str:
+    try:
+        with socket.create_connection(address, timeout=timeout_s) as connection:
+            connection.sendall(_NONSENSE)
+            connection.recv(1)
+    except TimeoutError:
+        return "silent"
+    except ConnectionRefusedError:
+        return "refused"
+    except (ConnectionResetError, BrokenPipeError):
+        return "reset"
+    return "answered"
