@@ -46,8 +46,10 @@ def port_taken(error: OSError, what: str, address: str) -> PortTaken:
     return PortTaken(what=what, address=address, reason=reason)
 
 
-def grpc_server(*, threads: int) -> grpc.Server:
+def grpc_server(*, threads: int, queued: int = 4096) -> grpc.Server:
     """A gRPC server with a bounded pool that never shares a port with another.
+
+    Calls beyond the `threads` at work and the `queued` are RESOURCE_EXHAUSTED.
 
     grpcio sets SO_REUSEPORT unless told otherwise: a second server on a taken port
     would start well and get every other call.
@@ -57,6 +59,7 @@ def grpc_server(*, threads: int) -> grpc.Server:
     return grpc.server(
         ThreadPoolExecutor(threads, thread_name_prefix="rpc"),
         options=[*GRPC_OPTIONS, ("grpc.so_reuseport", 0)],
+        maximum_concurrent_rpcs=threads + queued,
     )
 
 
