@@ -10,14 +10,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from chaos.errors import UsageError
 from chaos.faults.bandwidth import Bandwidth
 from chaos.faults.blackhole import Blackhole
-from chaos.faults.errors import (
-    FaultError,
-    FaultNotEffective,
-    FaultNotReverted,
-    FaultRefused,
-)
 from chaos.faults.failpoint import Failpoint
 from chaos.faults.kill import Kill
 from chaos.faults.latency import Latency
@@ -35,10 +30,6 @@ if TYPE_CHECKING:
     from chaos.systems.base import Cluster
 
 __all__ = [
-    "FaultError",
-    "FaultNotEffective",
-    "FaultNotReverted",
-    "FaultRefused",
     "bandwidth",
     "blackhole",
     "failpoint",
@@ -153,5 +144,5 @@ def _named(cluster: Cluster, name: str) -> list[Link]:
     data = [link for link in links if link.plane == "data"]
     if not links:
         message = f"no link or role of the cluster is called {name!r}"
-        raise FaultRefused(message)
+        raise UsageError(message)
     return data or links

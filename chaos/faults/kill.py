@@ -5,8 +5,8 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
+from chaos.errors import FaultNotInjected, UsageError
 from chaos.faults.base import Evidence
-from chaos.faults.errors import FaultNotEffective, FaultRefused
 from chaos.safety.identity import is_alive, send_signal, wait_until
 
 if TYPE_CHECKING:
@@ -34,12 +34,12 @@ class Kill:
         process = self._cluster.process(self.target)
         if process is None:
             message = f"{self.target} is not running, it cannot be killed"
-            raise FaultRefused(message)
+            raise UsageError(message)
         self._killed = process
         send_signal(process.pid, process.start_ticks, signal.SIGKILL)
         if not wait_until(self._gone, timeout_s=_GONE_DEADLINE_S):
-            message = f"{self.target} (pid {process.pid}) survived SIGKILL"
-            raise FaultNotEffective(message)
+            reason = f"pid {process.pid} survived SIGKILL"
+            raise FaultNotInjected(fault=self.kind, target=self.target, reason=reason)
 
     def probe(self) -> Evidence:
         gone = self._killed is not None and self._gone()

@@ -9,8 +9,8 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
+from chaos.errors import FaultNotInjected, UsageError
 from chaos.faults.base import Evidence
-from chaos.faults.errors import FaultNotEffective, FaultRefused
 from chaos.safety.identity import is_alive, send_signal, state_of, wait_until
 
 if TYPE_CHECKING:
@@ -39,12 +39,12 @@ class Pause:
         process = self._cluster.process(self.target)
         if process is None:
             message = f"{self.target} is not running, it cannot be paused"
-            raise FaultRefused(message)
+            raise UsageError(message)
         self._paused = process
         send_signal(process.pid, process.start_ticks, signal.SIGSTOP)
         if not wait_until(self._stopped, timeout_s=_STATE_DEADLINE_S):
-            message = f"{self.target} (pid {process.pid}) did not stop"
-            raise FaultNotEffective(message)
+            reason = f"pid {process.pid} did not stop"
+            raise FaultNotInjected(fault=self.kind, target=self.target, reason=reason)
 
     def probe(self) -> Evidence:
         state = state_of(self._paused.pid) if self._paused else ""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
+from chaos.errors import UsageError
 from chaos.faults.base import Evidence
-from chaos.faults.errors import FaultRefused
 from chaos.safety.identity import is_alive, send_signal, wait_until
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Restart:
         process = self._cluster.process(self.target)
         if process is None:
             message = f"{self.target} is not running, it cannot be restarted"
-            raise FaultRefused(message)
+            raise UsageError(message)
         self._before = process
         if self._orderly:
             self._cluster.stop_role(self.target)

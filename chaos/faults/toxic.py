@@ -11,8 +11,8 @@ import itertools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from chaos.errors import UsageError
 from chaos.faults.base import Evidence
-from chaos.faults.errors import FaultRefused
 from chaos.faults.touch import touch
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class ToxicFault:
     ) -> None:
         if not links:
             message = f"{self.kind}({target}): no link of the cluster matches"
-            raise FaultRefused(message)
+            raise UsageError(message)
         self.target = target
         self.links = tuple(links)
         self._control = control

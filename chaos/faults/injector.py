@@ -1,0 +1,262 @@
+"""The engine behind the `inject` fixture: every fault walks the same path.
+
+planned (row on disk) -> armed (row on disk) -> injected -> evidence -> reverting ->
+verified reverted, or residual. Faults are undone in reverse order, whatever happened in
+between; what cannot be undone within its deadline is residual and stops the session.
+An error of the undoing never hides the error that led to it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import chaos.faults as build
+from chaos.errors import ResidualFault
+from chaos.faults.base import Evidence, Receipt
+from chaos.safety.ledger import FaultState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from types import TracebackType
+
+    from chaos.faults.base import Fault
+    from chaos.faults.toxic import ToxicControl
+    from chaos.safety.ledger import Ledger
+    from chaos.systems.base import Cluster, Link
+
+    Links = str | Link | Iterable[str | Link]
+    Observer = Callable[[str, Receipt], None]
+
+REVERT_DEADLINE_S = 15.0
+_RETRY_S = 0.05
+_numbers = itertools.count(1)
+
+
+class Injection:
+    """One fault of one test: a context manager, or `start` and `stop` by hand."""
+
+    def __init__(self, fault: Fault, owner: Injector) -> None:
+        self.fault = fault
+        self._owner = owner
+        self.receipt = Receipt(
+            fault_id=f"{fault.kind}-{next(_numbers)}",
+            kind=fault.kind,
+            target=fault.target,
+            planned_at_s=owner.clock(),
+        )
+        self.receipt.parameters["plan"] = fault.plan()
+        self._record(FaultState.PLANNED, "; ".join(fault.plan())[:1000])
+
+    @property
+    def active(self) -> bool:
+        receipt = self.receipt
+        return receipt.injected_at_s is not None and receipt.reverted_at_s is None
+
+    def start(self) -> Receipt:
+        """Injects the fault, once. A fault that fails half-way is undone at once."""
+        if self.receipt.injected_at_s is not None:
+            message = f"{self.receipt.fault_id} was injected before"
+            raise RuntimeError(message)
+        self._record(FaultState.ARMED)
+        self.receipt.injected_at_s = self._owner.clock()
+        self._owner.started(self)
+        try:
+            self.fault.inject()
+        except BaseException as error:
+            self._undo_after(error)
+            raise
+        self._record(FaultState.ACTIVE)
+        self.sample()
+        self._owner.notify("injected", self.receipt)
+        return self.receipt
+
+    def sample(self) -> Evidence:
+        """Reads the effect now and keeps the strongest evidence seen so far."""
+        try:
+            evidence = self.fault.probe()
+        except Exception as error:  # no evidence is a verdict, not a crash
+            evidence = Evidence(measure="none", effect=0.0, detail=repr(error))
+        best = self.receipt.evidence
+        if best is None or evidence.effect >= best.effect:
+            self.receipt.evidence = evidence
+        return evidence
+
+    def stop(self) -> Receipt:
+        """Takes the last evidence and undoes the fault; a second call does nothing.
+
+        Raises:
+            ResidualFault: Something of the fault is still there after the deadline.
+        """
+        if not self.active:
+            return self.receipt
+        self.sample()
+        self._record(FaultState.REVERTING)
+        self._owner.notify("reverting", self.receipt)
+        residual = self._revert()
+        self.receipt.reverted_at_s = self._owner.clock()
+        self.receipt.residual = residual
+        state = FaultState.RESIDUAL if residual else FaultState.REVERTED
+        self._record(state, residual)
+        self._owner.notify(state.value, self.receipt)
+        if residual:
+            receipt = self.receipt
+            raise ResidualFault(
+                fault=receipt.kind, target=receipt.target, reason=residual
+            )
+        return self.receipt
+
+    def __enter__(self) -> Receipt:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.stop()
+        else:
+            self._undo_after(error)
+
+    def _undo_after(self, error: BaseException) -> None:
+        """Undoes the fault on the way of an error, which stays the first one."""
+        try:
+            self.stop()
+        except Exception as second:
+            error.add_note(f"and then: {second}")
+
+    def _revert(self) -> str:
+        """Reverts and verifies until nothing is left or the deadline has passed."""
+        owner = self._owner
+        deadline = owner.clock() + owner.revert_deadline_s
+        while True:
+            residual = self._revert_once()
+            if not residual or owner.clock() >= deadline:
+                return residual
+            owner.wait(_RETRY_S)
+
+    def _revert_once(self) -> str:
+        try:
+            self.fault.revert()
+            return self.fault.verify_reverted()
+        except Exception as error:  # reported as residual, with its reason
+            return f"{type(error).__name__}: {error}"
+
+    def _record(self, state: FaultState, detail: str = "") -> None:
+        receipt = self.receipt
+        self._owner.ledger.fault(
+            receipt.fault_id,
+            state,
+            kind=receipt.kind,
+            target=receipt.target,
+            detail=detail,
+        )
+
+
+class Injector:
+    """Builds faults on one cluster and undoes them all in the end."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        control: ToxicControl,
+        ledger: Ledger,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wait: Callable[[float], None] = time.sleep,
+        revert_deadline_s: float = REVERT_DEADLINE_S,
+        observer: Observer | None = None,
+    ) -> None:
+        self.ledger = ledger
+        self.clock = clock
+        self.wait = wait
+        self.revert_deadline_s = revert_deadline_s
+        self._cluster = cluster
+        self._control = control
+        self._observer = observer
+        self._started: list[Injection] = []
+
+    @property
+    def receipts(self) -> list[Receipt]:
+        """Of every fault that was injected, in order."""
+        return [injection.receipt for injection in self._started]
+
+    @property
+    def residual(self) -> list[Receipt]:
+        return [receipt for receipt in self.receipts if receipt.residual]
+
+    @property
+    def without_effect(self) -> list[Receipt]:
+        """Faults that are over and of which nothing was seen: INCONCLUSIVE."""
+        return [receipt for receipt in self.receipts if not receipt.had_effect]
+
+    def __call__(self, fault: Fault) -> Injection:
+        """Any fault object, also one of a suite's own."""
+        return Injection(fault, self)
+
+    def kill(self, role: str) -> Injection:
+        return self._build(build.kill, role)
+
+    def pause(self, role: str) -> Injection:
+        return self._build(build.pause, role)
+
+    def restart(self, role: str, *, orderly: bool = False) -> Injection:
+        return self._build(build.restart, role, orderly=orderly)
+
+    def nic_down(self, store: str, rail: str = "rail0") -> Injection:
+        return self._build(build.nic_down, store, rail)
+
+    def partition(self, role: str, *, from_: str = "", plane: str = "") -> Injection:
+        return self._build(build.partition, role, from_=from_, plane=plane)
+
+    def latency(self, links: Links, latency_ms: int, jitter_ms: int = 0) -> Injection:
+        return self._build(build.latency, links, latency_ms, jitter_ms)
+
+    def bandwidth(self, links: Links, kb_per_s: int) -> Injection:
+        return self._build(build.bandwidth, links, kb_per_s)
+
+    def reset(self, links: Links) -> Injection:
+        return self._build(build.reset, links)
+
+    def blackhole(self, links: Links) -> Injection:
+        return self._build(build.blackhole, links)
+
+    def failpoint(self, role: str, name: str, spec: str) -> Injection:
+        return self._build(build.failpoint, role, name, spec)
+
+    @contextmanager
+    def together(self, *injections: Injection) -> Iterator[list[Receipt]]:
+        """Several faults at once; undone in reverse order."""
+        with ExitStack() as stack:
+            yield [stack.enter_context(injection) for injection in injections]
+
+    def revert_all(self) -> None:
+        """Undoes what is still active, newest first, all of it, whatever fails.
+
+        Raises:
+            ExceptionGroup: What could not be undone, one error a fault.
+        """
+        errors: list[Exception] = []
+        for injection in reversed(self._started):
+            try:
+                injection.stop()
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            message = f"{len(errors)} faults were left behind"
+            raise ExceptionGroup(message, errors)
+
+    def started(self, injection: Injection) -> None:
+        """Called by an injection just before it acts."""
+        self._started.append(injection)
+
+    def notify(self, event: str, receipt: Receipt) -> None:
+        if self._observer is not None:
+            self._observer(event, receipt)
+
+    def _build(self, make: Callable[..., Fault], *args: Any, **kw: Any) -> Injection:
+        return self(make(self._cluster, self._control, *args, **kw))
