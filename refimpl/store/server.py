@@ -1,0 +1,452 @@
+"""The data plane of a store: its segment's bytes, one listener per rail.
+
+A thread per connection with blocking calls that move a whole request at once: the
+interpreter is left before the bytes move and needed again only when they have. (A
+selector in one thread was slower, and a slow reader would hold up the others.) Threads
+are bounded by the connections allowed; more are refused at the door.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from refimpl.core.codes import Code
+from refimpl.role import parse_address, port_taken
+from refimpl.transfer.frames import (
+    EXTENT,
+    HEAD_BYTES,
+    MAX_FRAME_BYTES,
+    FrameError,
+    FrameOp,
+    RequestHead,
+    decode_extents,
+    decode_request,
+    encode_reply,
+    extent_statuses,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from refimpl.failpoints import Failpoints
+    from refimpl.store.settings import RailSpec
+
+_BACKLOG: Final = 512
+"""Connections that may wait for accept: a mass reconnect (Mooncake#2793)."""
+_SOCKET_BUFFER_BYTES: Final = 4 << 20
+_IOV: Final = 1024
+_SCRATCH_BYTES: Final = 256 << 10
+_ACCEPT_PAUSE_S: Final = 0.05
+"""After accept failed for want of descriptors."""
+
+
+@dataclass(slots=True)
+class RailCounters:
+    """What one listener did since the start."""
+
+    connections: int = 0
+    refused: int = 0
+    requests: int = 0
+    errors: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+
+
+class DataServer:
+    """Serves one segment on all its rails, from `start` until `close`.
+
+    Args:
+        view: the segment.
+        segment: its id; requests that name another are refused.
+        rails: where to listen.
+        failpoints: `store.read`, `store.write`, `store.corrupt`.
+        max_connections: at once, over all rails.
+        idle_s: a connection that neither asks nor takes for so long is closed.
+
+    Raises:
+        PortTaken: somebody else listens there.
+    """
+
+    def __init__(
+        self,
+        view: memoryview,
+        segment: int,
+        rails: Sequence[RailSpec],
+        failpoints: Failpoints,
+        *,
+        max_connections: int = 512,
+        idle_s: float = 300.0,
+    ) -> None:
+        self._view = view
+        self._segment = segment
+        self._failpoints = failpoints
+        self._max_connections = max_connections
+        self._idle_s = idle_s
+        self._lock = threading.Condition()
+        self._stopping = threading.Event()
+        self._sockets: set[socket.socket] = set()
+        self._threads: set[threading.Thread] = set()
+        self._in_flight = 0
+        self._counters = {rail.name: RailCounters() for rail in rails}
+        self._listeners: dict[str, socket.socket] = {}
+        try:
+            for rail in rails:
+                self._listeners[rail.name] = _listen(rail)
+        except BaseException:
+            for listener in self._listeners.values():
+                listener.close()
+            raise
+        self._accepting: list[threading.Thread] = []
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """Where each rail really listens."""
+        return {
+            name: "{}:{}".format(*listener.getsockname()[:2])
+            for name, listener in self._listeners.items()
+        }
+
+    @property
+    def in_flight(self) -> int:
+        """Requests between their head and their last byte."""
+        return self._in_flight
+
+    def start(self) -> None:
+        """Begins to accept."""
+        for name, listener in self._listeners.items():
+            thread = threading.Thread(
+                target=self._accept,
+                args=(name, listener),
+                name=f"accept-{name}",
+                daemon=True,
+            )
+            thread.start()
+            self._accepting.append(thread)
+
+    def renew(self, segment: int, timeout_s: float) -> bool:
+        """Serves under another id from now on; connections of the old one end.
+
+        Answers once no request of the old id is in flight any more, so that none can
+        touch what will be written under the new one; False when one would not end.
+        """
+        self._segment = segment
+        self._hang_up()
+        return self.wait_idle(timeout_s)
+
+    def wait_idle(self, timeout_s: float) -> bool:
+        """Waits until no request is in flight."""
+        with self._lock:
+            return self._lock.wait_for(lambda: self._in_flight == 0, timeout_s)
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """Stops listening, ends connections, joins the threads."""
+        self._stopping.set()
+        for listener in self._listeners.values():
+            with suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)
+            listener.close()
+        self._hang_up()
+        with self._lock:
+            threads = [*self._accepting, *self._threads]
+        for thread in threads:
+            thread.join(timeout_s)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Counters for the admin page."""
+        with self._lock:
+            rails = {
+                name: {field: getattr(found, field) for field in found.__slots__}
+                for name, found in self._counters.items()
+            }
+            return {
+                "connections": len(self._sockets),
+                "in_flight": self._in_flight,
+                "rails": rails,
+            }
+
+    def _accept(self, rail: str, listener: socket.socket) -> None:
+        while not self._stopping.is_set():
+            try:
+                sock, _peer = listener.accept()
+            except OSError:
+                self._stopping.wait(_ACCEPT_PAUSE_S)
+                continue
+            if not self._admit(rail, sock):
+                sock.close()
+
+    def _admit(self, rail: str, sock: socket.socket) -> bool:
+        """Starts the thread of a connection, if there may be one more."""
+        counters = self._counters[rail]
+        with self._lock:
+            if self._stopping.is_set() or len(self._sockets) >= self._max_connections:
+                counters.refused += 1
+                return False
+            counters.connections += 1
+            thread = threading.Thread(
+                target=self._serve, args=(counters, sock), name=f"{rail}", daemon=True
+            )
+            self._sockets.add(sock)
+            self._threads.add(thread)
+        thread.start()
+        return True
+
+    def _hang_up(self) -> None:
+        with self._lock:
+            for sock in self._sockets:
+                # The thread that owns it closes it; the peer may have gone already.
+                with suppress(OSError):
+                    sock.shutdown(socket.SHUT_RDWR)
+
+    def _serve(self, counters: RailCounters, sock: socket.socket) -> None:
+        """One connection until its end."""
+        try:
+            _configure(sock, self._idle_s)
+            connection = _Connection(sock)
+            while self._serve_one(counters, connection):
+                pass
+        except (OSError, FrameError):
+            # Broken, idle or speaking another language: the peer will notice.
+            with self._lock:
+                counters.errors += 1
+        finally:
+            with self._lock:
+                self._sockets.discard(sock)
+                self._threads.discard(threading.current_thread())
+            sock.close()
+
+    def _serve_one(self, counters: RailCounters, connection: _Connection) -> bool:
+        """One request; False at an orderly end of the connection."""
+        request = connection.receive_request()
+        if request is None:
+            return False
+        with self._lock:
+            self._in_flight += 1
+        try:
+            offsets, lengths = connection.receive_extents(request)
+            if request.op is FrameOp.READ:
+                code = self._read(connection, request, offsets, lengths)
+            else:
+                code = self._write(connection, request, offsets, lengths)
+        finally:
+            with self._lock:
+                self._in_flight -= 1
+                counters.requests += 1
+                counters.bytes_in += connection.bytes_in
+                counters.bytes_out += connection.bytes_out
+                connection.bytes_in = connection.bytes_out = 0
+                if self._in_flight == 0:
+                    self._lock.notify_all()
+        with self._lock:
+            counters.errors += code != Code.OK
+        return True
+
+    def _read(
+        self,
+        connection: _Connection,
+        request: RequestHead,
+        offsets: NDArray[np.uint64],
+        lengths: NDArray[np.uint32],
+    ) -> int:
+        code = self._refusal("store.read", request)
+        if code == Code.OK and int(lengths.sum(dtype=np.uint64)) > MAX_FRAME_BYTES:
+            code = Code.INVALID_PARAMS
+        if code != Code.OK:
+            connection.send([self._reply(request, code=code)])
+            return code
+        statuses = extent_statuses(offsets, lengths, len(self._view))
+        if statuses is not None:
+            good = statuses == Code.OK
+            offsets, lengths = offsets[good], lengths[good]
+        views = self._runs(offsets, lengths)
+        if self._failpoints.hit("store.corrupt") is not None and views:
+            views[0] = _with_flipped_bit(views[0])
+        total = sum(map(len, views))
+        head = self._reply(request, payload_bytes=total, statuses=statuses)
+        connection.send([head, *views])
+        return Code.OK if statuses is None else Code.INVALID_PARAMS
+
+    def _write(
+        self,
+        connection: _Connection,
+        request: RequestHead,
+        offsets: NDArray[np.uint64],
+        lengths: NDArray[np.uint32],
+    ) -> int:
+        if request.payload_bytes != int(lengths.sum(dtype=np.uint64)):
+            raise FrameError("payload and extents of a write disagree")
+        code = self._refusal("store.write", request)
+        if code != Code.OK:
+            connection.skip(request.payload_bytes)
+            connection.send([self._reply(request, code=code)])
+            return code
+        statuses = extent_statuses(offsets, lengths, len(self._view))
+        if statuses is None:
+            connection.receive(self._runs(offsets, lengths))
+        else:
+            for offset, length, status in zip(
+                offsets.tolist(), lengths.tolist(), statuses.tolist(), strict=True
+            ):
+                if status == Code.OK:
+                    connection.receive([self._view[offset : offset + length]])
+                else:
+                    connection.skip(length)
+        connection.send([self._reply(request, statuses=statuses)])
+        return Code.OK if statuses is None else Code.INVALID_PARAMS
+
+    def _refusal(self, failpoint: str, request: RequestHead) -> int:
+        """Why a request is not served, or OK."""
+        code = self._failpoints.hit(failpoint)
+        if code is not None:
+            # A bare `on` brings no code of its own.
+            return code if code < 0 else Code.TRANSFER_FAIL
+        # After the failpoint: it may have waited while the segment was renewed.
+        return Code.OK if request.segment == self._segment else Code.SEGMENT_NOT_FOUND
+
+    def _runs(
+        self, offsets: NDArray[np.uint64], lengths: NDArray[np.uint32]
+    ) -> list[memoryview]:
+        """Views of the segment, neighbours in one."""
+        if not len(offsets):
+            return []
+        ends = offsets + lengths
+        first = np.flatnonzero(np.r_[True, offsets[1:] != ends[:-1]])
+        last = np.r_[first[1:] - 1, len(offsets) - 1]
+        view = self._view
+        starts, stops = offsets[first].tolist(), ends[last].tolist()
+        return [view[a:b] for a, b in zip(starts, stops, strict=True)]
+
+    def _reply(
+        self,
+        request: RequestHead,
+        *,
+        code: int = Code.OK,
+        payload_bytes: int = 0,
+        statuses: NDArray[np.int16] | None = None,
+    ) -> bytes:
+        return encode_reply(
+            request.op,
+            request.sequence,
+            self._segment,
+            code=code,
+            payload_bytes=payload_bytes,
+            statuses=statuses,
+        )
+
+
+class _Connection:
+    """Exact blocking transfers on one socket, and what they moved."""
+
+    __slots__ = ("_head", "_scratch", "_sock", "bytes_in", "bytes_out")
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._head = memoryview(bytearray(HEAD_BYTES))
+        self._scratch: memoryview | None = None
+        self.bytes_in = 0
+        self.bytes_out = 0
+
+    def receive_request(self) -> RequestHead | None:
+        """The next head; None when the peer ended between requests."""
+        try:
+            got = self._sock.recv_into(self._head, 0, socket.MSG_WAITALL)
+        except (BlockingIOError, ConnectionResetError):
+            return None  # idle for too long, or gone: neither is an error
+        self.bytes_in += got
+        if got == 0:
+            return None
+        if got < HEAD_BYTES:
+            self.receive([self._head[got:]])
+        return decode_request(self._head)
+
+    def receive_extents(
+        self, request: RequestHead
+    ) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:
+        """Offsets and lengths of a request."""
+        data = memoryview(bytearray(request.count * EXTENT.itemsize))
+        self.receive([data])
+        return decode_extents(data)
+
+    def receive(self, views: list[memoryview]) -> None:
+        """Fills the views."""
+        at = 0
+        while at < len(views):
+            if at == len(views) - 1:
+                got = self._sock.recv_into(views[at], 0, socket.MSG_WAITALL)
+            else:
+                some = views[at : at + _IOV]
+                got = self._sock.recvmsg_into(some, 0, socket.MSG_WAITALL)[0]
+            if got == 0:
+                raise ConnectionError("closed by peer within a request")
+            self.bytes_in += got
+            at = _advance(views, at, got)
+
+    def skip(self, count: int) -> None:
+        """Takes bytes that nobody wants."""
+        if self._scratch is None:
+            self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
+        while count:
+            part = self._scratch[: min(count, _SCRATCH_BYTES)]
+            self.receive([part])
+            count -= len(part)
+
+    def send(self, views: list[Any]) -> None:
+        """Sends the views, straight from where they are."""
+        views = [memoryview(view) for view in views]
+        at = 0
+        while at < len(views):
+            sent = self._sock.sendmsg(views[at : at + _IOV])
+            self.bytes_out += sent
+            at = _advance(views, at, sent)
+
+
+def _advance(views: list[memoryview], at: int, count: int) -> int:
+    """Takes `count` bytes off the views from `at` on; answers the new `at`."""
+    while count:
+        view = views[at]
+        if count < len(view):
+            views[at] = view[count:]
+            break
+        count -= len(view)
+        at += 1
+    return at
+
+
+def _listen(rail: RailSpec) -> socket.socket:
+    host, port = parse_address(rail.listen, f"rail {rail.name}")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        # On Linux this frees ports in TIME_WAIT only, never a listener's.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Accepted sockets inherit the buffers.
+        for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+            listener.setsockopt(socket.SOL_SOCKET, option, _SOCKET_BUFFER_BYTES)
+        listener.bind((host.strip("[]"), port))
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise port_taken(error, f"rail {rail.name}", rail.listen) from error
+    return listener
+
+
+def _configure(sock: socket.socket, idle_s: float) -> None:
+    """Kernel timeouts instead of Python's: those would cost a poll() each call."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    limit = struct.pack("@ll", int(idle_s), int(idle_s % 1 * 1e6) or 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+
+
+def _with_flipped_bit(view: memoryview) -> memoryview:
+    copy = bytearray(view)
+    copy[len(copy) // 2] ^= 0x10
+    return memoryview(copy)

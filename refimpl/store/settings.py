@@ -1,0 +1,84 @@
+"""What can be set for a store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from refimpl.role import parse_address
+from refimpl.settings import setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreSettings:
+    """Flags, environment and file of `refimpl store`; durations at factor 1."""
+
+    name: str = setting("store-0", "stable name of this store in the pool")
+    host_id: str = setting("", "failure domain; empty takes the store's name")
+    size: int = setting(64 << 20, "bytes contributed, e.g. 64MiB", at_least=4096)
+    rail: tuple[str, ...] = setting(
+        ("rail0=127.0.0.1:0",),
+        "a listener, NAME=LISTEN[,ADVERTISE]; once per rail",
+        repeatable=True,
+    )
+    master: str = setting("127.0.0.1:50051", "HOST:PORT of the master's RPC")
+    heartbeat: str = setting("127.0.0.1:50052", "HOST:PORT of the master's heartbeat")
+    admin_listen: str = setting("127.0.0.1:0", "HOST:PORT of the admin HTTP, loopback")
+    numa_node: int = setting(-1, "NUMA node to bind and pin to, -1 none", at_least=-1)
+    hugepages: str = setting(
+        "auto", "huge pages of the host", choices=("auto", "on", "off")
+    )
+    time_scale: float = setting(1.0, "factor on every duration", at_least=0.001)
+    ping_interval_s: float = setting(1.0, "seconds between heartbeats", scales=True)
+    rpc_timeout_s: float = setting(2.0, "seconds a call to the master may take")
+    grace_s: float = setting(
+        5.0, "seconds that reads are served after SIGTERM", scales=True, at_least=0
+    )
+    idle_s: float = setting(
+        300.0, "seconds after which an idle connection is closed", scales=True
+    )
+    max_connections: int = setting(
+        512, "data connections served at once, a thread each", at_least=1
+    )
+
+    def __post_init__(self) -> None:
+        """Refuses rails that cannot be listened on.
+
+        Raises:
+            ValueError: a rail is malformed or named twice.
+        """
+        if not self.rail:
+            raise ValueError("a store needs one rail at least: --rail NAME=HOST:PORT")
+        names = [rail.name for rail in self.rails]
+        if len(set(names)) != len(names):
+            raise ValueError(f"rails are named twice in {', '.join(names)}")
+
+    @property
+    def rails(self) -> tuple[RailSpec, ...]:
+        """The rails, parsed."""
+        return tuple(RailSpec.parse(text) for text in self.rail)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RailSpec:
+    """One rail: where to listen, and what to tell clients (a proxy may stand there)."""
+
+    name: str
+    listen: str
+    advertise: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> RailSpec:
+        """Reads `NAME=LISTEN[,ADVERTISE]`.
+
+        Raises:
+            ValueError: it is not that.
+        """
+        name, equals, rest = text.partition("=")
+        listen, _, advertise = rest.partition(",")
+        if not equals or not name:
+            raise ValueError(f"rail {text!r} is not NAME=LISTEN[,ADVERTISE]")
+        for address in filter(None, (listen, advertise)):
+            parse_address(address, f"rail {name}")
+        if not listen:
+            raise ValueError(f"rail {text!r} has no address to listen on")
+        return cls(name=name, listen=listen, advertise=advertise)

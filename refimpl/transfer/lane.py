@@ -1,0 +1,278 @@
+"""One connection at work for one call: requests out, replies in, nothing copied.
+
+A lane never blocks. It tells its owner of each finished request; whatever breaks it is
+an OSError or a FrameError out of `step`, and the requests that it still holds are in
+`held`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from refimpl.core.codes import Code
+from refimpl.transfer.frames import (
+    HEAD_BYTES,
+    FrameError,
+    FrameOp,
+    ReplyHead,
+    decode_reply,
+    encode_request,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from refimpl.transfer.slices import Slice
+
+_IOV: Final = 256
+"""Views a system call takes; the kernel's limit is 1,024 and listing them costs."""
+
+
+class Lane:
+    """A socket with requests in flight.
+
+    Args:
+        sock: non-blocking, connected or on its way.
+        op: what all requests of this lane do.
+        segment: id that the requests name.
+        finished: called with a slice and its codes, one a row, or one code for all.
+    """
+
+    __slots__ = (
+        "_at",
+        "_codes",
+        "_expect",
+        "_finished",
+        "_head",
+        "_op",
+        "_out",
+        "_out_at",
+        "_reply",
+        "_segment",
+        "_sequence",
+        "_small_at",
+        "_stage",
+        "_statuses",
+        "_views",
+        "address",
+        "bytes_in",
+        "bytes_out",
+        "connected",
+        "events",
+        "held",
+        "last_progress",
+        "rail",
+        "reused",
+        "sock",
+    )
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        *,
+        op: FrameOp,
+        segment: int,
+        rail: str,
+        address: str,
+        reused: bool,
+        now: float,
+        finished: Callable[[Lane, Slice, int | list[int]], None],
+    ) -> None:
+        self.sock = sock
+        self.rail = rail
+        self.address = address
+        self.reused = reused
+        self.connected = reused
+        self.held: deque[Slice] = deque()
+        self.last_progress = now
+        self.events = 0
+        """What a selector is asked for; 0 when it is not registered."""
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self._op = op
+        self._segment = segment
+        self._finished = finished
+        self._sequence = 0
+        self._expect = 0
+        self._out: list[memoryview] = []
+        self._out_at = 0
+        self._head = memoryview(bytearray(HEAD_BYTES))
+        self._statuses = self._head
+        self._small_at = 0
+        self._reply: ReplyHead | None = None
+        self._codes: int | list[int] = Code.OK
+        self._views: list[memoryview] = []
+        self._at = 0
+        self._stage: Callable[[], bool] = self._head_stage
+
+    def dispatch(self, piece: Slice, now: float) -> None:
+        """Queues a request and sends what the socket takes."""
+        if not self.held:
+            self.last_progress = now
+        piece.attempts += 1
+        self.held.append(piece)
+        offsets, lengths = piece.columns()
+        head = encode_request(self._op, self._sequence, self._segment, offsets, lengths)
+        self._sequence += 1
+        self._out.append(memoryview(head))
+        if self._op is FrameOp.WRITE:
+            self._out.extend(piece.views)
+        if self.connected:
+            self._send(now)
+
+    def step(self, *, readable: bool, writable: bool, now: float) -> None:
+        """Moves bytes while the socket lets.
+
+        Raises:
+            OSError: the connection broke, or never came about.
+            FrameError: the peer does not speak our language.
+        """
+        if not self.connected and writable:
+            code = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if code:
+                raise OSError(code, os.strerror(code), self.address)
+            self.connected = True
+        if writable and self.connected:
+            self._send(now)
+        if readable:
+            self._receive(now)
+
+    @property
+    def is_clean(self) -> bool:
+        """Nothing in flight: the connection may be used again."""
+        return self.connected and not self.held and not self._out
+
+    @property
+    def wants_write(self) -> bool:
+        """True while connecting, and while bytes wait for room in the socket."""
+        return bool(self._out) or not self.connected
+
+    def release(self) -> list[Slice]:
+        """Lets go of all buffers and answers the requests that were in flight.
+
+        The socket stays open: whoever owns the lane closes it or keeps it.
+        """
+        held = list(self.held)
+        self.held.clear()
+        self._out = []
+        self._views = []
+        self._stage = _released
+        return held
+
+    def _send(self, now: float) -> None:
+        out, at = self._out, self._out_at
+        try:
+            while at < len(out):
+                sent = self.sock.sendmsg(out[at : at + _IOV])
+                self.bytes_out += sent
+                self.last_progress = now
+                at = _advance(out, at, sent)
+        except BlockingIOError:
+            self._out_at = at
+            return
+        out.clear()
+        self._out_at = 0
+
+    def _receive(self, now: float) -> None:
+        try:
+            while self._stage():
+                self.last_progress = now
+                if self._stage == self._head_stage and not self.held:
+                    return
+        except BlockingIOError:
+            return
+
+    def _head_stage(self) -> bool:
+        """Each stage is one system call; False when the socket is drained for now."""
+        self._small_at += self._counted(
+            self.sock.recv_into(self._head[self._small_at :])
+        )
+        if self._small_at < HEAD_BYTES:
+            return False
+        self._small_at = 0
+        reply = decode_reply(self._head)
+        if not self.held or reply.sequence != self._expect or reply.op is not self._op:
+            raise FrameError(f"reply {reply.sequence} to nothing that was asked")
+        self._reply = reply
+        if reply.has_statuses:
+            self._statuses = memoryview(bytearray(2 * len(self.held[0].rows)))
+            self._stage = self._statuses_stage
+            return True
+        is_good_read = self._op is FrameOp.READ and reply.code == Code.OK
+        self._expect_payload(self.held[0].views if is_good_read else [], reply.code)
+        return True
+
+    def _statuses_stage(self) -> bool:
+        rest = self._statuses[self._small_at :]
+        self._small_at += self._counted(self.sock.recv_into(rest))
+        if self._small_at < len(self._statuses):
+            return False
+        self._small_at = 0
+        codes = np.frombuffer(self._statuses, "<i2").tolist()
+        views = self.held[0].views if self._op is FrameOp.READ else []
+        good = [v for v, code in zip(views, codes, strict=False) if code == Code.OK]
+        self._expect_payload(good, codes)
+        return True
+
+    def _payload_stage(self) -> bool:
+        views, at = self._views, self._at
+        if at == len(views) - 1:
+            got = self.sock.recv_into(views[at])
+        else:
+            got = self.sock.recvmsg_into(views[at : at + _IOV])[0]
+        self._at = _advance(views, at, self._counted(got))
+        if self._at < len(views):
+            return False
+        self._finish()
+        return True
+
+    def _expect_payload(self, views: list[memoryview], codes: int | list[int]) -> None:
+        """Sets where the payload goes; a reply without any is finished at once."""
+        expected = sum(map(len, views))
+        assert self._reply is not None
+        got = self._reply.payload_bytes
+        if got != expected:
+            raise FrameError(f"reply has {got} bytes, {expected} were asked")
+        self._codes = codes
+        if not expected:
+            self._finish()
+            return
+        self._views = list(views)
+        self._at = 0
+        self._stage = self._payload_stage
+
+    def _finish(self) -> None:
+        """The oldest request is answered."""
+        self._stage = self._head_stage
+        self._views = []
+        self._expect += 1
+        self._finished(self, self.held.popleft(), self._codes)
+
+    def _counted(self, got: int) -> int:
+        if got == 0:
+            raise ConnectionResetError(errno.ECONNRESET, "closed by peer", self.address)
+        self.bytes_in += got
+        return got
+
+
+def _released() -> bool:
+    """The stage of a lane that is of no more use (and breaks its reference cycle)."""
+    return False
+
+
+def _advance(views: list[memoryview], at: int, count: int) -> int:
+    """Takes `count` bytes off the views from `at` on; answers the new `at`."""
+    while count:
+        view = views[at]
+        if count < len(view):
+            views[at] = view[count:]
+            break
+        count -= len(view)
+        at += 1
+    return at
