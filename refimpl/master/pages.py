@@ -1,0 +1,90 @@
+"""What the master tells over its admin door: metrics, role, state, segments."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from refimpl.master.metrics import segment_families, value_families
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from prometheus_client import Metric
+
+    from refimpl.core.pool_answers import PoolStats
+    from refimpl.master.guarded import GuardedPool
+    from refimpl.master.heartbeat import Beats
+    from refimpl.master.maintenance import Maintenance
+    from refimpl.master.metrics import CallMetrics
+    from refimpl.master.settings import MasterSettings
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Pages:
+    """The parts of a master, read when somebody asks; a Prometheus collector."""
+
+    settings: MasterSettings
+    view: int
+    """Number of this master's term."""
+    shared: GuardedPool
+    beats: Beats
+    maintenance: Maintenance
+    metrics: CallMetrics
+
+    def collect(self) -> Iterator[Metric]:
+        """Every metric family, for one scrape."""
+        stats = self._stats()
+        values = {**stats.counters, **stats.gauges, **self._own()}
+        held: Counter[str] = Counter()
+        sizes: Counter[str] = Counter()
+        for segment in stats.segments:
+            held[segment.name] += segment.allocated
+            sizes[segment.name] += segment.size
+        yield from self.metrics.collect()
+        yield from value_families(values)
+        yield from segment_families({n: (held[n], sizes[n]) for n in sizes})
+
+    def role(self) -> dict[str, Any]:
+        """Who leads: a single master always does."""
+        return {"role": "leader", "service_ready": True, "view": self.view}
+
+    def segment_names(self) -> str:
+        """Names of the live segments, one a line (upstream's form)."""
+        with self.shared.locked() as (pool, _):
+            segments = pool.segments()
+        return "".join(f"{segment.name}\n" for segment in segments)
+
+    def state(self) -> dict[str, Any]:
+        """Ledger and counters, with the broken laws of conservation in words."""
+        with self.shared.locked() as (pool, now):
+            stats = pool.stats(now)
+            broken = pool.conservation()
+        return {
+            "name": self.settings.name,
+            "view": self.view,
+            "settings": dataclasses.asdict(self.settings),
+            "counters": stats.counters,
+            "gauges": stats.gauges,
+            "segments": [dataclasses.asdict(segment) for segment in stats.segments],
+            "conservation": broken,
+            "calls": self.metrics.snapshot(),
+            "own": self._own(),
+        }
+
+    def _stats(self) -> PoolStats:
+        with self.shared.locked() as (pool, now):
+            return pool.stats(now)
+
+    def _own(self) -> dict[str, float]:
+        """What the threads around the pool count."""
+        return {
+            "master_ping_requests_total": self.beats.answered + self.beats.refused,
+            "master_ping_failures_total": self.beats.refused,
+            "master_maintenance_slices_total": self.maintenance.slices,
+            "master_maintenance_failures_total": self.maintenance.failures,
+            "master_maintenance_longest_slice_seconds": (
+                self.maintenance.longest_slice_s
+            ),
+        }
