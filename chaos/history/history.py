@@ -181,7 +181,7 @@ class History:
 def read_history(path: str | os.PathLike[str]) -> list[Event]:
     """All events of a history, in the order of the file.
 
-    A last line that was cut (the harness was killed) is replaced by a `truncated` event.
+    A last line that was cut (the harness was killed) becomes a `truncated` event.
 
     Raises:
         HistoryError: a line before the last one cannot be read.

@@ -1,0 +1,42 @@
+"""Writing results so that a reader never sees half a file."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes beside the target, syncs, renames over it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with temporary.open("w", encoding="utf-8") as out:
+        out.write(text)
+        out.flush()
+        os.fsync(out.fileno())
+    temporary.replace(path)
+
+
+def write_json(path: Path, document: Any) -> None:
+    """The same for JSON, indented for people, without NaN or Infinity."""
+    write_text(path, json.dumps(document, indent=2, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def link(path: Path, target: Path) -> None:
+    """Makes `path` a relative symlink to `target`, atomically.
+
+    A path that is a real file or directory is somebody else's and is left alone.
+    """
+    if path.exists() and not path.is_symlink():
+        return
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.link")
+    temporary.unlink(missing_ok=True)
+    temporary.symlink_to(os.path.relpath(target, path.parent))
+    temporary.replace(path)
