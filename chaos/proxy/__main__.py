@@ -1,0 +1,137 @@
+"""`python -m chaos.proxy`: runs the embedded fault proxy server until SIGTERM."""
+
+from __future__ import annotations
+
+import argparse
+import ipaddress
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+from typing import TYPE_CHECKING
+
+from chaos.proxy.fault_proxy import format_address, parse_address
+from chaos.proxy.http import HttpServer
+from chaos.proxy.loop import Loop
+from chaos.proxy.server import VERSION, ProxyServer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+USAGE = 2
+TOKEN_VARIABLE = "MOONQUAKE_PROXY_TOKEN"  # noqa: S105 - the name of a variable
+_EPILOG = """exit codes:
+  0  ended by SIGTERM, SIGINT or with its parent
+  2  wrong usage: an address that is not loopback without a token, a taken port
+
+examples:
+  python -m chaos.proxy --listen 127.0.0.1:8474
+  python -m chaos.proxy --listen 127.0.0.1:0 --seed 7 --die-with-parent
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    token = options.token or os.environ.get(TOKEN_VARIABLE, "")
+    try:
+        listener = _listen(options.listen, guarded=bool(token))
+        parent = _parent(options.die_with_parent)
+    except (OSError, ValueError) as error:
+        sys.stderr.write(f"chaos proxy: {error}\n")
+        return USAGE
+    _raise_descriptor_limit()
+    _serve(listener, parent, seed=options.seed, token=token, splice=options.splice)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m chaos.proxy",
+        description="Fault proxies behind Toxiproxy's HTTP API.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--listen", default="127.0.0.1:8474", metavar="HOST:PORT")
+    parser.add_argument("--seed", type=int, default=0, help="of every random draw")
+    parser.add_argument(
+        "--token", default="", help=f"bearer token, also {TOKEN_VARIABLE}"
+    )
+    parser.add_argument(
+        "--die-with-parent",
+        nargs="?",
+        type=int,
+        const=0,
+        metavar="PID",
+        help="end when the starting process (which must be PID) ends",
+    )
+    parser.add_argument(
+        "--no-splice", dest="splice", action="store_false", help="copy all bytes"
+    )
+    return parser
+
+
+def _listen(text: str, *, guarded: bool) -> socket.socket:
+    """The API's listening socket; only loopback, unless a token guards it."""
+    host, port = parse_address(text)
+    host = "127.0.0.1" if host == "localhost" else host
+    address = ipaddress.ip_address(host)
+    if not address.is_loopback and not guarded:
+        raise ValueError(f"{text} is not loopback; give --token to listen there")
+    family = socket.AF_INET6 if address.version == 6 else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=128)
+    except OSError as error:
+        raise OSError(f"cannot listen on {text}: {error.strerror}") from error
+
+
+def _parent(pid: int | None) -> int | None:
+    """A descriptor that becomes readable when the parent ends, None when not asked.
+
+    PR_SET_PDEATHSIG would fire when the starting *thread* ends; this does not.
+    """
+    if pid is None:
+        return None
+    parent = os.getppid()
+    if pid not in (0, parent):
+        raise ValueError(f"the parent {pid} is gone")
+    return os.pidfd_open(parent)
+
+
+def _raise_descriptor_limit() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _serve(
+    listener: socket.socket, parent: int | None, *, seed: int, token: str, splice: bool
+) -> None:
+    loop = Loop()
+    server = ProxyServer(loop, seed=seed, token=token, splice=splice)
+    address = format_address(listener.getsockname())
+    api = HttpServer(loop, listener, server.handle)
+    bell, ringer = socket.socketpair()
+    ringer.setblocking(False)
+    signal.set_wakeup_fd(ringer.fileno(), warn_on_full_buffer=False)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: loop.stop())
+    loop.register(bell.fileno(), lambda _: loop.stop(), select.EPOLLIN)
+    if parent is not None:
+        loop.register(parent, lambda _: loop.stop(), select.EPOLLIN)
+    ready = {"url": f"http://{address}", "pid": os.getpid(), "version": VERSION}
+    sys.stdout.write(f"chaos proxy ready {json.dumps(ready)}\n")
+    sys.stdout.flush()
+    loop.run()
+    signal.set_wakeup_fd(-1)
+    api.close()
+    server.close()
+    loop.close()
+    bell.close()
+    ringer.close()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
