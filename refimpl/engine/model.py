@@ -31,7 +31,7 @@ _MIX_1: Final = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2: Final = np.uint64(0x94D049BB133111EB)
 _ROW_BYTES: Final = KEY_BYTES
 """A page is rows of four 8-byte words, each word bound to one word of the key."""
-_DIGEST_BATCH_PAGES: Final = 64
+_DIGEST_BATCH_PAGES: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,13 +110,15 @@ def page_bytes(
 
 
 def page_digests(keys: bytes, page_size: int) -> list[int]:
-    """xxh3_64 of the model's bytes of every page, in slices of bounded memory."""
+    """xxh3_64 of the model's bytes of every page, in slices that stay in the cache."""
+    digests: list[int] = []
     step = _DIGEST_BATCH_PAGES * KEY_BYTES
-    return [
-        xxhash.xxh3_64_intdigest(row)
-        for start in range(0, len(keys), step)
-        for row in page_bytes(keys[start : start + step], page_size)
-    ]
+    scratch = np.empty((_DIGEST_BATCH_PAGES, page_size), np.uint8)
+    for start in range(0, len(keys), step):
+        part = keys[start : start + step]
+        rows = page_bytes(part, page_size, scratch[: len(part) // KEY_BYTES])
+        digests += [xxhash.xxh3_64_intdigest(row) for row in rows]
+    return digests
 
 
 def output_hash(reused: Sequence[memoryview], prompt: Prompt, page_size: int) -> str:
