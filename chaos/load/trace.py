@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import os
 import statistics
+from collections import OrderedDict
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -163,7 +164,7 @@ def prefix_hit_share(
     every block of the request is refreshed or inserted. This is what a trace can give,
     for the zero-effect check and as a golden number for caches.
     """
-    cache: dict[int, None] = {}
+    cache: OrderedDict[int, None] = OrderedDict()
     hits = total = 0
     for request in requests:
         total += len(request.hash_ids)
@@ -175,7 +176,7 @@ def prefix_hit_share(
             cache.pop(block, None)
             cache[block] = None
             if capacity_blocks is not None and len(cache) > capacity_blocks:
-                del cache[next(iter(cache))]
+                cache.popitem(last=False)
     return hits / total if total else 0.0
 
 
