@@ -42,7 +42,8 @@ class Docket:
         )
         line = (
             f"{first.verdict.value} {first.oracle}: {first.claim}:"
-            f" observed {first.observed}, threshold {first.threshold}, n={first.samples}"
+            f" observed {first.observed}, threshold {first.threshold},"
+            f" n={first.samples}"
         )
         return f"{line} ({first.reason})" if first.reason else line
 

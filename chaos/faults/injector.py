@@ -158,12 +158,16 @@ class Injection:
 
 
 class Injector:
-    """Builds faults on one cluster and undoes them all in the end."""
+    """Builds faults on the cluster of a test and undoes them all in the end.
+
+    Cluster and proxy client are asked for when a fault is built: a test may change to
+    a cluster of another shape.
+    """
 
     def __init__(
         self,
-        cluster: Cluster,
-        control: ToxicControl,
+        cluster: Callable[[], Cluster],
+        control: Callable[[], ToxicControl],
         ledger: Ledger,
         *,
         clock: Callable[[], float] = time.monotonic,
@@ -259,4 +263,4 @@ class Injector:
             self._observer(event, receipt)
 
     def _build(self, make: Callable[..., Fault], *args: Any, **kw: Any) -> Injection:
-        return self(make(self._cluster, self._control, *args, **kw))
+        return self(make(self._cluster(), self._control(), *args, **kw))

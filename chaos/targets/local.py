@@ -13,7 +13,7 @@ import signal
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from chaos.errors import ProcessFailed
 from chaos.safety.identity import send_signal, start_ticks_of, wait_until
@@ -48,6 +48,9 @@ class LocalTarget:
     """Processes on this machine, without any privilege."""
 
     name = "local"
+    CAPABILITIES: ClassVar = frozenset(
+        {"local", "kill", "pause", "restart", "proxy", "failpoints"}
+    )
 
     def __init__(self, *, run_dir: Path, ledger: Ledger, block: AddressBlock) -> None:
         self.run_dir = run_dir
@@ -59,7 +62,7 @@ class LocalTarget:
 
     @property
     def capabilities(self) -> frozenset[str]:
-        return frozenset({"local", "kill", "pause", "restart", "proxy", "failpoints"})
+        return self.CAPABILITIES
 
     def address(self, host: int) -> str:
         return self._block.address(host)

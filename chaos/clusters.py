@@ -1,0 +1,119 @@
+"""The clusters of one harness process: at most one runs, and it is used again.
+
+Starting a cluster costs seconds of both cores, resetting one costs little, so a
+cluster is kept until a test asks for another shape.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from chaos.safety.ledger import Ledger
+from chaos.safety.locks import AddressBlock, lease_block
+from chaos.systems import load_system
+from chaos.targets.local import LocalTarget
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from chaos.systems.base import Cluster, ClusterSpec
+
+
+class Clusters:
+    """Makes clusters on one leased block of addresses with one fault proxy.
+
+    Nothing is taken or started before the first cluster is asked for.
+
+    Args:
+        system: name of the system under test.
+        run_dir: logs of the roles go to `cluster-<n>` under it.
+        command: how the run was started, for whom it keeps waiting.
+        block: exactly this block of addresses, or the first free one.
+        start_proxy: starts the fault proxy; gets the run directory.
+    """
+
+    def __init__(
+        self,
+        *,
+        system: str,
+        run_dir: Path,
+        command: str,
+        block: int | None = None,
+        start_proxy: Callable[..., Any],
+    ) -> None:
+        self._system = load_system(system)
+        self._run_dir = run_dir
+        self._command = command
+        self._pinned = block
+        self._start_proxy = start_proxy
+        self._count = 0
+        self._ledger: Ledger | None = None
+        self._block: AddressBlock | None = None
+        self._proxy: Any = None
+        self._cluster: Cluster | None = None
+        self._spec: ClusterSpec | None = None
+        self._target: LocalTarget | None = None
+
+    @property
+    def ledger(self) -> Ledger:
+        if self._ledger is None:
+            self._ledger = Ledger.create(command=self._command)
+        return self._ledger
+
+    @property
+    def proxy(self) -> Any:
+        """The client of the fault proxy, which is started when first needed."""
+        if self._proxy is None:
+            self._proxy = self._start_proxy(self._run_dir, self.ledger)
+        return self._proxy.client
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        """What tests may require of this target, without starting anything."""
+        return LocalTarget.CAPABILITIES
+
+    def get(self, spec: ClusterSpec) -> Cluster:
+        """The running cluster of this shape, empty and healthy."""
+        if self._cluster is not None and spec == self._spec:
+            self._cluster.reset()
+            return self._cluster
+        self.stop_cluster()
+        self._target = self._new_target()
+        self._cluster = self._system.start(spec, self._target, self.proxy)
+        self._spec = spec
+        return self._cluster
+
+    def stop_cluster(self) -> None:
+        """Stops the running cluster, if any, and what is left of a failed start."""
+        cluster, target = self._cluster, self._target
+        self._cluster = self._spec = self._target = None
+        try:
+            if cluster is not None:
+                cluster.stop()
+        finally:
+            if target is not None:
+                target.close()
+
+    def close(self) -> None:
+        """Stops everything and gives the block back. Safe to call twice."""
+        try:
+            self.stop_cluster()
+            if self._proxy is not None:
+                self._proxy.close()
+                self._proxy = None
+        finally:
+            if self._block is not None:
+                self._block.lock.release()
+                self._block = None
+            if self._ledger is not None:
+                self._ledger.close()
+                self._ledger = None
+
+    def _new_target(self) -> LocalTarget:
+        if self._block is None:
+            self._block = lease_block(pinned=self._pinned)
+        self._count += 1
+        run_dir = self._run_dir / "roles" / f"{os.getpid()}-{self._count}"
+        return LocalTarget(run_dir=run_dir, ledger=self.ledger, block=self._block)

@@ -1,0 +1,364 @@
+"""One run of the suites in one process: seed, results, signals, clusters, summary.
+
+Under xdist the controller owns the seed, the results directory and the summary; every
+worker owns a run of its own, with a cluster of its own, and attaches to the results.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import signal
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from chaos.clusters import Clusters
+from chaos.driver import LoadDriver
+from chaos.errors import UsageError
+from chaos.faults.injector import Injector
+from chaos.report.document import reproduce
+from chaos.report.live import LiveLine
+from chaos.report.run import RunReport
+from chaos.report.terminal import render, wants_color
+from chaos.safety.signals import SignalGuard
+from chaos.steady import SteadyState
+from chaos.systems.base import ClusterSpec
+from chaos.targets.local import LocalTarget
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import pytest
+
+    from chaos.case import Case
+    from chaos.faults.base import Receipt
+    from chaos.history.history import History
+    from chaos.load.sample import Sample
+    from chaos.options import Options
+    from chaos.report.document import Document
+    from chaos.systems.base import Cluster
+
+_SUITES = ("suites", "chaos")
+_TOLD = "moonquake"
+
+
+class ChaosRun:
+    """Everything of a run that lives longer than one test.
+
+    Making one costs nothing and touches nothing; `arm` installs the signal handlers;
+    processes start when the first cluster is asked for, results when there are some.
+    """
+
+    def __init__(self, config: pytest.Config, options: Options) -> None:
+        given: dict[str, Any] = getattr(config, "workerinput", {})
+        told = given.get(_TOLD, {})
+        self.config = config
+        self.worker = str(given.get("workerid", ""))
+        self.options = options
+        if "seed" in told:
+            self.options = replace(options, seed=int(told["seed"]))
+        self.armed = False
+        self.wanted_from_the_start = bool(
+            options.given or told.get("directory") or _names_suites(config)
+        )
+        self._directory = str(told.get("directory", ""))
+        self._nodes: list[Any] = []
+        self._guard = SignalGuard(workers=self._worker_pids)
+        self._stream: IO[str] | None = None
+        self._live: LiveLine | None = None
+        self._report: RunReport | None = None
+        self._clusters: Clusters | None = None
+        self._cluster: Cluster | None = None
+
+    # -- life of the run ---------------------------------------------------------
+
+    def arm(self) -> None:
+        """Takes the signals over and refuses settings that would skip teardown."""
+        _refuse_thread_method(self.config)
+        self.armed = True
+        self._guard.install()
+        if not self.worker:
+            # A copy of standard output from before pytest captures it.
+            self._stream = os.fdopen(os.dup(1), "w", encoding="utf-8")
+            self._live = LiveLine(self._stream, tty=self._color)
+
+    def stop_clusters(self) -> None:
+        """Ends roles and proxy. Safe to call twice."""
+        clusters, self._clusters, self._cluster = self._clusters, None, None
+        if clusters is not None:
+            clusters.close()
+
+    def session_ended(self) -> None:
+        """Stops everything; a worker hands its part of the results over."""
+        self.stop_clusters()
+        if self.worker and self._report is not None:
+            self._report.close()
+
+    def finish(self, exit_status: int) -> Document | None:
+        """Writes the results, in the process that owns them."""
+        if self._report is None or self.worker:
+            return None
+        return self._report.close(aborted=self._aborted(exit_status))
+
+    def close(self) -> None:
+        """The last way out: everything that is still open, whatever happened."""
+        try:
+            self.stop_clusters()
+        finally:
+            self._guard.uninstall()
+            if self._report is not None:
+                self._report.close(aborted=self._aborted(0))
+            if self._stream is not None:
+                self._stream.close()
+                self._stream = None
+
+    # -- what pytest asks --------------------------------------------------------
+
+    @property
+    def report(self) -> RunReport:
+        """The results of this run, or this worker's part of them."""
+        if self._report is None:
+            self._report = self._open_report()
+        return self._report
+
+    def header(self) -> list[str]:
+        """What a reader needs to run the same again."""
+        options = self.options
+        defects = f", defects {', '.join(options.defects)}" if options.defects else ""
+        return [
+            f"chaos: seed {options.seed}, time scale {options.time_scale:g}, target"
+            f" {options.target}, system {options.system}, proxy"
+            f" {proxy_flavour()}{defects}"
+        ]
+
+    def summary(self, exit_status: int, width: int) -> str:
+        """The closing table, "" when nothing was judged in this run."""
+        document = self.finish(exit_status)
+        if document is None:
+            return ""
+        return f"{render(document, color=self._color, width=width)}" + (
+            f"results in {self.report.path}\n"
+        )
+
+    @property
+    def leaves_slow_out(self) -> bool:
+        """Slow suites wait to be asked for: by --slow, -m, or their very name."""
+        asked = self.options.slow or self.config.getoption("markexpr", "")
+        return not (asked or any("::" in arg for arg in self.config.args))
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        real = {"toxiproxy"} if proxy_flavour() == "toxiproxy" else {"embedded_proxy"}
+        return LocalTarget.CAPABILITIES | real
+
+    def for_worker(self) -> dict[str, Any]:
+        """What an xdist worker must know: one seed, one results directory."""
+        told: dict[str, Any] = {"seed": self.options.seed}
+        if self.armed:
+            told["directory"] = str(self.report.path)
+        return {_TOLD: told}
+
+    def add_worker(self, node: Any) -> None:
+        self._nodes.append(node)
+
+    def refuse_thread_timeouts(self, items: Iterable[pytest.Item]) -> None:
+        """A marker may choose the thread method as well as an option may."""
+        for item in items:
+            marker = item.get_closest_marker("timeout")
+            if marker is not None and marker.kwargs.get("method") == "thread":
+                raise _thread_method(item.nodeid)
+
+    def reproduce(self, nodeid: str) -> str:
+        """The one command that runs this test again, as it was."""
+        return reproduce(nodeid, seed=self.options.seed, options=self._again())
+
+    def test_begins(self, nodeid: str) -> None:
+        """Later events of the history and the live line belong to this test."""
+        self.report.history.test = nodeid
+        if self._live is not None:
+            self._live.test(nodeid.rpartition("/")[2])
+
+    def test_ended(self, case: Case, error: str) -> None:
+        """Puts a concluded case on disk, so that it survives whatever comes next."""
+        if self._live is not None:
+            self._live.clear()
+        report = self.report
+        report.add_test(case.nodeid)
+        for judgement in case.docket.judgements:
+            report.add_judgement(case.nodeid, judgement)
+        for receipt in case.receipts:
+            report.add_receipt(receipt, case.nodeid)
+        for receipt in case.residual:
+            report.add_residual(f"{receipt.kind}({receipt.target}): {receipt.residual}")
+        if error:
+            report.add_error(case.nodeid, error)
+        report.history.sync()
+
+    # -- what fixtures ask -------------------------------------------------------
+
+    @property
+    def clusters(self) -> Clusters:
+        if self._clusters is None:
+            from chaos.proxy.process import ProxyProcess
+
+            self._clusters = Clusters(
+                system=self.options.system,
+                run_dir=self.report.path,
+                command=shlex.join(sys.argv),
+                block=self.options.block,
+                start_proxy=ProxyProcess,
+            )
+        return self._clusters
+
+    @property
+    def running(self) -> Cluster:
+        """The cluster of the running test.
+
+        Raises:
+            UsageError: The test has not asked for one yet.
+        """
+        if self._cluster is None:
+            problem = "there is no cluster yet"
+            raise UsageError(problem, "ask for `cluster` or call `cluster_of` first")
+        return self._cluster
+
+    def cluster(self, **shape: Any) -> Cluster:
+        """A cluster of this shape, empty and healthy, with the run's scale and seed."""
+        options = self.options
+        shape.setdefault("time_scale", options.time_scale)
+        shape.setdefault("seed", options.seed)
+        shape.setdefault("defects", options.defects)
+        self._cluster = None
+        self._cluster = self.clusters.get(ClusterSpec(**shape))
+        self.history.limits(self._cluster.limits)
+        return self._cluster
+
+    def injector(self) -> Injector:
+        clusters = self.clusters
+        return Injector(
+            lambda: self.running,
+            lambda: clusters.proxy,
+            clusters.ledger,
+            observer=self._on_fault,
+        )
+
+    @property
+    def history(self) -> History:
+        return self.report.history
+
+    def load(self) -> LoadDriver:
+        return LoadDriver(
+            lambda: self.running, history=self.history, on_sample=self._on_sample
+        )
+
+    def steady_state(self) -> SteadyState:
+        return SteadyState(lambda: self.running)
+
+    # -- inside ------------------------------------------------------------------
+
+    @property
+    def _color(self) -> bool:
+        return wants_color(tty=self._stream is not None and self._stream.isatty())
+
+    def _open_report(self) -> RunReport:
+        if self._directory:
+            return RunReport.attach(self._directory, self.worker)
+        options = self.options
+        return RunReport.open(
+            options.results,
+            _suite_name(self.config.args),
+            options.seed,
+            time_scale=options.time_scale,
+            system=options.system,
+            target=options.target,
+            options=self._again(),
+            capabilities=dict.fromkeys(sorted(self.capabilities), True),
+        )
+
+    def _again(self) -> list[str]:
+        """The options that make a run what it was, beside its seed."""
+        options = self.options
+        words = ["--time-scale", f"{options.time_scale:g}"]
+        words += [word for name in options.defects for word in ("--defect", name)]
+        if options.system != "refimpl":
+            words += ["--system", options.system]
+        return words
+
+    def _aborted(self, exit_status: int) -> str:
+        if self._guard.aborted.is_set():
+            return signal.Signals(self._guard.number).name
+        return "interrupted" if exit_status == 2 else ""
+
+    def _on_sample(self, arm: str, sample: Sample) -> None:
+        self.report.record(f"ttft-{arm}", sample.intended_s, sample.ttft_s)
+        if sample.answer is not None:
+            wait_s = sample.answer.cache_wait_s
+            self.report.record(f"cache_wait-{arm}", sample.intended_s, wait_s)
+        if self._live is not None:
+            self._live.sample(sample)
+
+    def _on_fault(self, event: str, receipt: Receipt) -> None:
+        name = f"{receipt.kind}({receipt.target})"
+        if event == "injected":
+            self.history.fault("begin", receipt)
+            if self._live is not None:
+                self._live.fault(name)
+        elif event in ("reverted", "residual"):
+            self.history.fault("end", receipt)
+            if self._live is not None:
+                self._live.healed(name)
+
+    def _worker_pids(self) -> list[int]:
+        """Pids of the xdist workers, where execnet lets us see them."""
+        pids = []
+        for node in self._nodes:
+            popen = getattr(getattr(node.gateway, "_io", None), "popen", None)
+            if popen is not None and popen.poll() is None:
+                pids.append(popen.pid)
+        return pids
+
+
+def proxy_flavour() -> str:
+    """Which proxy a run uses: a real Toxiproxy where there is one, else ours."""
+    from chaos.proxy.process import flavour
+
+    return str(flavour())
+
+
+def under_suites(path: Path) -> bool:
+    """Whether a path is one of the chaos suites, or their directory."""
+    parts = path.parts
+    return any(parts[i : i + len(_SUITES)] == _SUITES for i in range(len(parts) - 1))
+
+
+def _names_suites(config: pytest.Config) -> bool:
+    base = config.invocation_params.dir
+    paths = (base / arg.partition("::")[0] for arg in config.args)
+    return any(under_suites(path.resolve()) for path in paths)
+
+
+def _suite_name(args: list[str]) -> str:
+    """`suites/chaos/test_partial_reuse.py` -> `partial_reuse`, several -> `chaos`."""
+    names = {Path(arg.partition("::")[0]).stem for arg in args}
+    name = names.pop() if len(names) == 1 else "chaos"
+    return name.removeprefix("test_") or "chaos"
+
+
+def _refuse_thread_method(config: pytest.Config) -> None:
+    method = config.getoption("timeout_method", None)
+    if method is None:
+        with contextlib.suppress(ValueError):  # pytest-timeout is not loaded
+            method = config.getini("timeout_method")
+    if method == "thread":
+        raise _thread_method("this run")
+
+
+def _thread_method(where: str) -> UsageError:
+    return UsageError(
+        f"pytest-timeout's thread method is set for {where}: it ends the process"
+        " without any teardown and would leave faults in",
+        "use --timeout-method=signal",
+    )
