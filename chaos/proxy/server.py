@@ -292,9 +292,13 @@ def _decode(request: HttpRequest) -> Any:
     if not request.body.strip():
         raise ApiError("bad request body: EOF", 400)
     try:
-        return json.loads(request.body)
-    except ValueError as error:
+        return json.loads(request.body, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
         raise ApiError(f"bad request body: {error}", 400) from error
+
+
+def _no_constant(text: str) -> Any:
+    raise ValueError(f"{text} is not JSON")
 
 
 def _document(request: HttpRequest) -> Mapping[str, Any]:

@@ -169,6 +169,8 @@ def _attributes(
             continue
         if isinstance(value, bool) or not isinstance(value, int):
             raise BadToxic(f"bad request body: attributes.{name} must be an integer")
+        if not -(1 << 63) <= value < 1 << 63:
+            raise BadToxic(f"bad request body: attributes.{name} is out of range")
         attributes[name] = value
     return attributes
 
