@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
 _BACKLOG: Final = 512
 """Connections that may wait for accept: a mass reconnect (Mooncake#2793)."""
-_SOCKET_BUFFER_BYTES: Final = 4 << 20
 _IOV: Final = 1024
 _SCRATCH_BYTES: Final = 256 << 10
 _ACCEPT_PAUSE_S: Final = 0.05
@@ -427,9 +426,6 @@ def _listen(rail: RailSpec) -> socket.socket:
     try:
         # On Linux this frees ports in TIME_WAIT only, never a listener's.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # Accepted sockets inherit the buffers.
-        for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
-            listener.setsockopt(socket.SOL_SOCKET, option, _SOCKET_BUFFER_BYTES)
         listener.bind((host.strip("[]"), port))
         listener.listen(_BACKLOG)
     except OSError as error:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from refimpl.core.codes import Code
 from refimpl.transfer.connections import start_connect
-from refimpl.transfer.frames import FrameError
+from refimpl.transfer.frames import FrameError, FrameOp
 from refimpl.transfer.lane import Lane
 from refimpl.transfer.slices import cut
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from refimpl.transfer.cancel import Cancel
     from refimpl.transfer.connections import ConnectionPool
-    from refimpl.transfer.frames import FrameOp
     from refimpl.transfer.operation import Op, TransferSettings, Watch
     from refimpl.transfer.rails import Rails
     from refimpl.transfer.slices import Slice
@@ -42,6 +41,7 @@ class _Work:
         "pending",
         "renewed",
         "reserve",
+        "split",
         "started_at",
         "untried",
     )
@@ -58,12 +58,18 @@ class _Work:
         """Rails given up for their silence; charged once a sibling proves alive."""
         self.renewed: set[str] = set()
         """Rails whose stale idle connection was replaced by a fresh one."""
-        self.left: dict[int, int] = {}
-        """Pieces missing, by row."""
+        self.left = set(op.rows.tolist())
+        """Rows that are not done."""
+        self.split: dict[int, int] = {}
+        """Pieces missing of rows that travel in several."""
         self.bad: dict[int, int] = {}
+        if sum(len(piece.rows) for piece in slices) > len(self.left):
+            self._count_pieces(slices)
+
+    def _count_pieces(self, slices: list[Slice]) -> None:
         for piece in slices:
             for row in piece.rows:
-                self.left[row] = self.left.get(row, 0) + 1
+                self.split[row] = self.split.get(row, 0) + 1
 
     @property
     def last_progress(self) -> float:
@@ -100,6 +106,7 @@ class Call:
         self._deadline = deadline
         self._cancel = cancel
         self._watch = watch
+        self._is_watched_read = watch is not None and direction is FrameOp.READ
         self._works: list[_Work] = []
         self._owner: dict[Lane, _Work] = {}
         self._unfinished = 0
@@ -195,6 +202,7 @@ class Call:
             reused=reused,
             now=now,
             finished=self._finished,
+            landed=self._landed if self._is_watched_read else None,
         )
         work.lanes.append(lane)
         self._owner[lane] = work
@@ -235,11 +243,23 @@ class Call:
     def _finished(self, lane: Lane, piece: Slice, codes: int | list[int]) -> None:
         """A request was answered."""
         work = self._owner[lane]
-        self._charge_blamed(work)
-        each = codes if isinstance(codes, list) else [codes] * len(piece.rows)
-        self._settle(work, piece.rows, each)
+        if work.blamed:
+            self._charge_blamed(work)
+        if codes == Code.OK and not work.split:
+            self._complete(work, piece.rows, {})
+        else:
+            each = codes if isinstance(codes, list) else [codes] * len(piece.rows)
+            self._settle(work, piece.rows, each)
         if work.pending:
             self._feed(work)
+
+    def _landed(self, lane: Lane, rows: Sequence[int]) -> None:
+        """Tells the watch of whole rows, as long as they are warm in the cache."""
+        work = self._owner[lane]
+        if work.split:
+            return
+        assert self._watch is not None
+        self._watch.landed(work.op, rows)
 
     # Rows that are done, and rows that are not to be had here.
 
@@ -250,20 +270,26 @@ class Call:
         for row, code in zip(rows, codes, strict=True):
             if code != Code.OK:
                 work.bad.setdefault(row, code)
-            work.left[row] -= 1
-            if work.left[row]:
-                continue
-            del work.left[row]
-            if row in work.bad:
+            if work.split.get(row, 1) > 1:
+                work.split[row] -= 1
+            elif row in work.bad:
                 bad[row] = work.bad.pop(row)
             else:
                 good.append(row)
+        if work.split and good and self._watch is not None:
+            self._watch.landed(work.op, good)
+        self._complete(work, good, bad)
+
+    def _complete(self, work: _Work, good: Sequence[int], bad: dict[int, int]) -> None:
+        """Whole rows are here, or will not come from here."""
+        work.left.difference_update(good)
+        work.left.difference_update(bad)
         if good and self._watch is not None:
             refused = self._watch.arrived(work.op, good)
-            bad.update(refused)
-            good = [row for row in good if row not in refused] if refused else good
-        for row in good:
-            self.codes[row] = Code.OK
+            if refused:
+                bad = {**bad, **refused}
+                good = [row for row in good if row not in refused]
+        self.codes.update(dict.fromkeys(good, int(Code.OK)))
         self._unfinished -= len(good)
         if bad:
             self._failed.append((work.op, bad))

@@ -26,7 +26,7 @@ from refimpl.transfer.frames import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from refimpl.transfer.slices import Slice
 
@@ -42,6 +42,8 @@ class Lane:
         op: what all requests of this lane do.
         segment: id that the requests name.
         finished: called with a slice and its codes, one a row, or one code for all.
+        landed: called with rows (or pieces) of a read whose bytes are in place, each
+            once, before its request is finished.
     """
 
     __slots__ = (
@@ -50,6 +52,8 @@ class Lane:
         "_expect",
         "_finished",
         "_head",
+        "_landed",
+        "_landing",
         "_op",
         "_out",
         "_out_at",
@@ -83,6 +87,7 @@ class Lane:
         reused: bool,
         now: float,
         finished: Callable[[Lane, Slice, int | list[int]], None],
+        landed: Callable[[Lane, Sequence[int]], None] | None = None,
     ) -> None:
         self.sock = sock
         self.rail = rail
@@ -98,6 +103,8 @@ class Lane:
         self._op = op
         self._segment = segment
         self._finished = finished
+        self._landed = landed
+        self._landing: list[int] = []
         self._sequence = 0
         self._expect = 0
         self._out: list[memoryview] = []
@@ -117,8 +124,9 @@ class Lane:
             self.last_progress = now
         piece.attempts += 1
         self.held.append(piece)
-        offsets, lengths = piece.columns()
-        head = encode_request(self._op, self._sequence, self._segment, offsets, lengths)
+        head = encode_request(
+            self._op, self._sequence, self._segment, piece.offsets, piece.lengths
+        )
         self._sequence += 1
         self._out.append(memoryview(head))
         if self._op is FrameOp.WRITE:
@@ -205,7 +213,9 @@ class Lane:
             self._stage = self._statuses_stage
             return True
         is_good_read = self._op is FrameOp.READ and reply.code == Code.OK
-        self._expect_payload(self.held[0].views if is_good_read else [], reply.code)
+        piece = self.held[0]
+        views, rows = (piece.views, piece.rows) if is_good_read else ([], [])
+        self._expect_payload(views, rows, reply.code)
         return True
 
     def _statuses_stage(self) -> bool:
@@ -215,9 +225,12 @@ class Lane:
             return False
         self._small_at = 0
         codes = np.frombuffer(self._statuses, "<i2").tolist()
-        views = self.held[0].views if self._op is FrameOp.READ else []
-        good = [v for v, code in zip(views, codes, strict=False) if code == Code.OK]
-        self._expect_payload(good, codes)
+        piece = self.held[0]
+        good = [i for i, code in enumerate(codes) if code == Code.OK]
+        if self._op is not FrameOp.READ:
+            good = []
+        rows = [piece.rows[i] for i in good]
+        self._expect_payload([piece.views[i] for i in good], rows, codes)
         return True
 
     def _payload_stage(self) -> bool:
@@ -227,12 +240,16 @@ class Lane:
         else:
             got = self.sock.recvmsg_into(views[at : at + _IOV])[0]
         self._at = _advance(views, at, self._counted(got))
+        if self._landed is not None and self._at > at:
+            self._landed(self, self._landing[at : self._at])
         if self._at < len(views):
             return False
         self._finish()
         return True
 
-    def _expect_payload(self, views: list[memoryview], codes: int | list[int]) -> None:
+    def _expect_payload(
+        self, views: Sequence[memoryview], rows: list[int], codes: int | list[int]
+    ) -> None:
         """Sets where the payload goes; a reply without any is finished at once."""
         expected = sum(map(len, views))
         assert self._reply is not None
@@ -244,6 +261,7 @@ class Lane:
             self._finish()
             return
         self._views = list(views)
+        self._landing = rows
         self._at = 0
         self._stage = self._payload_stage
 

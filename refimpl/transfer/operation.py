@@ -24,7 +24,7 @@ class TransferSettings:
 
     rail_stall_s: float = 0.5
     """A rail without a byte for so long gives its rows to another usable rail."""
-    frame_bytes: int = 1 << 20
+    frame_bytes: int = 4 << 20
     """Payload that one request asks for; the grain of spreading over rails."""
     least_frame_bytes: int = 64 << 10
     """No request is cut smaller than this to occupy another rail."""
@@ -32,7 +32,8 @@ class TransferSettings:
     """Requests in flight on one connection."""
     idle_per_rail: int = 4
     idle_total: int = 256
-    socket_buffer_bytes: int = 4 << 20
+    socket_buffer_bytes: int = 0
+    """0 leaves it to the kernel, which adapts; large fixed ones measured slower."""
 
     def scaled(self, factor: float) -> Self:
         """Every duration multiplied."""
@@ -57,6 +58,13 @@ class Op:
 
 class Watch(Protocol):
     """A caller that follows a call row by row, in the calling thread."""
+
+    def landed(self, op: Op, rows: Sequence[int]) -> None:
+        """Bytes of whole rows are in place: time to look at them while others arrive.
+
+        A row that is read again after its rail broke lands again.
+        """
+        ...
 
     def arrived(self, op: Op, rows: Sequence[int]) -> Mapping[int, int]:
         """Rows whose bytes are complete; answers the bad ones and their code."""
