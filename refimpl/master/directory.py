@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-_PEELS: Final = 4
+_PEELS: Final = 8
 """Ids taken off one at a time before a real `unique`: a prefix lies on few stores."""
 
 Directory = dict[int, pool_pb2.Segment]

@@ -1,0 +1,199 @@
+"""The calls of stores and clients, on a real master."""
+
+from __future__ import annotations
+
+import json
+
+import grpc
+import numpy as np
+import pytest
+
+from refimpl.core.codes import Code
+from refimpl.proto import pool_pb2
+
+
+def keys(count: int, first: int = 1) -> bytes:
+    return b"".join((first + i).to_bytes(32, "little") for i in range(count))
+
+
+@pytest.fixture
+def master(start_master):
+    found = start_master("--seed", "7")
+    for number in range(1, 5):
+        assert found.mount(number) == 0
+    return found
+
+
+def test_lookup_answers_in_request_order_with_duplicates_and_misses(master) -> None:
+    master.put(keys(3))
+    asked = keys(1, 3) + keys(1, 99) + keys(1, 1) + keys(1, 3)
+    found = master.lookup(asked)
+    places = np.frombuffer(found.offset, "<u8").reshape(4, found.replicas)
+
+    assert master.codes(found) == [0, Code.OBJECT_NOT_FOUND, 0, 0]
+    assert np.frombuffer(found.size, "<u4").tolist() == [4096, 0, 4096, 4096]
+    assert np.frombuffer(found.checksum, "<u8").tolist() == [5, 0, 5, 5]
+    assert (places[0] == places[3]).all()
+    assert found.lease_ms == 10_000
+
+
+def test_answer_describes_every_segment_it_names_once(master) -> None:
+    master.put(keys(200))
+    found = master.lookup(keys(200))
+    named = set(np.frombuffer(found.segment, "<u8").tolist()) - {0}
+
+    assert sorted(s.id for s in found.segments) == sorted(named)
+    assert all(s.rails[0].address for s in found.segments)
+
+
+def test_nothing_is_readable_before_its_end_and_revoke_gives_it_back(master) -> None:
+    started = master.put_start(keys(2), client=1)
+    before = master.codes(master.lookup(keys(2)))
+    request = pool_pb2.PutEndRequest(keys=keys(2), token=started.token, client=1)
+    revoked = master.codes(master.stub.PutRevoke(request, timeout=5))
+    after = master.codes(master.lookup(keys(2)))
+
+    assert before == [Code.REPLICA_IS_NOT_READY] * 2
+    assert revoked == [0, 0]
+    assert after == [Code.OBJECT_NOT_FOUND] * 2
+
+
+def test_end_with_a_stale_token_has_no_effect_unless_the_defect_is_on(master) -> None:
+    started = master.put_start(keys(1), client=1)
+    stale = (int.from_bytes(started.token, "little") + 1000).to_bytes(8, "little")
+    request = pool_pb2.PutEndRequest(
+        keys=keys(1), token=stale, checksum=bytes(8), client=1
+    )
+    refused = master.codes(master.stub.PutEnd(request, timeout=5))
+    unread = master.codes(master.lookup(keys(1)))
+    master.failpoint("defect.stale_end_accepted", "on")
+    accepted = master.codes(master.stub.PutEnd(request, timeout=5))
+
+    assert refused != [0]
+    assert unread == [Code.REPLICA_IS_NOT_READY]
+    assert accepted == [0]
+    assert master.codes(master.lookup(keys(1))) == [0]
+
+
+def test_local_first_stays_on_the_writers_host_unless_the_defect_is_on(master) -> None:
+    def homes(first: int) -> set[int]:
+        started = master.put_start(keys(64, first), client=1, host_id="host-3")
+        return set(np.frombuffer(started.segment, "<u8").tolist())
+
+    local = homes(1)
+    master.failpoint("defect.placement_random", "on")
+    spread = homes(1000)
+
+    assert local == {3}
+    assert len(spread) == 4
+
+
+def test_failpoints_answer_their_code_for_every_key(master) -> None:
+    master.put(keys(2))
+    for name in ("lookup", "put_start", "put_end"):
+        master.failpoint(f"master.{name}", "return(-900)")
+    looked = master.lookup(keys(2))
+    started = master.put_start(keys(2, 50), client=1)
+    ended = master.put(keys(2, 60))
+    master.page("/failpoints", "DELETE")
+
+    assert master.codes(looked) == [Code.RPC_FAIL] * 2
+    assert len(looked.segment) == 2 * 8 * looked.replicas
+    assert master.codes(started) == [Code.RPC_FAIL] * 2
+    assert ended == [Code.RPC_FAIL] * 2
+    assert master.codes(master.lookup(keys(2))) == [0, 0]
+
+
+def test_panic_is_internal_and_the_next_call_is_served(master) -> None:
+    master.failpoint("master.lookup", "1*panic")
+    with pytest.raises(grpc.RpcError) as caught:
+        master.lookup(keys(1))
+
+    assert caught.value.code() == grpc.StatusCode.INTERNAL
+    assert master.codes(master.lookup(keys(1))) == [Code.OBJECT_NOT_FOUND]
+
+
+def test_probe_without_a_lease_lets_the_object_be_removed(master) -> None:
+    master.put(keys(2))
+    probe = master.lookup(keys(1), no_lease=True)
+    master.lookup(keys(1, 2))
+    request = pool_pb2.RemoveRequest(keys=keys(2))
+    removed = master.codes(master.stub.Remove(request, timeout=5))
+
+    assert master.codes(probe) == [0]
+    assert probe.lease_ms == 0
+    assert removed == [0, Code.OBJECT_HAS_LEASE]
+
+
+def test_remove_all_leaves_only_what_readers_hold(master) -> None:
+    master.put(keys(3))
+    master.lookup(keys(1))
+    master.stub.Remove(pool_pb2.RemoveRequest(all=True), timeout=5)
+    found = master.codes(master.lookup(keys(3), no_lease=True))
+
+    assert found == [0, Code.OBJECT_NOT_FOUND, Code.OBJECT_NOT_FOUND]
+
+
+def test_unmounted_store_is_never_named_again_and_twice_is_fine(master) -> None:
+    master.put(keys(100))
+    request = pool_pb2.UnmountRequest(id=2, client=2)
+    codes = [master.stub.UnmountSegment(request, timeout=5).code for _ in range(2)]
+    found = master.lookup(keys(100))
+
+    assert codes == [0, 0]
+    assert 2 not in np.frombuffer(found.segment, "<u8").tolist()
+    assert 2 not in [s.id for s in found.segments]
+
+
+def test_graceful_unmount_is_readable_until_its_grace_ends(master, eventually) -> None:
+    master.put(keys(8), host_id="host-2")
+    request = pool_pb2.UnmountRequest(id=2, client=2, grace_s=0.4)
+    master.stub.UnmountSegment(request, timeout=5)
+    during = master.codes(master.lookup(keys(8), no_lease=True))
+    listed = master.stub.ListSegments(pool_pb2.ListSegmentsRequest(), timeout=5)
+    started = master.put_start(keys(8, 50), client=1, host_id="host-2")
+
+    assert during == [0] * 8
+    assert {s.id: s.status for s in listed.segments}[2] == "GRACEFULLY_UNMOUNTING"
+    assert 2 not in np.frombuffer(started.segment, "<u8").tolist()
+    eventually(lambda: "store-2\n" not in master.page("/get_all_segments"))
+    assert 0 not in master.codes(master.lookup(keys(8), no_lease=True))
+
+
+def test_pages_tell_metrics_state_and_conservation(master) -> None:
+    master.put(keys(10))
+    master.lookup(keys(10) + keys(5, 100))
+    state = master.state()
+
+    assert state["conservation"] == []
+    assert state["gauges"]["master_key_count"] == 10
+    assert master.page("/get_all_segments").split() == [
+        f"store-{n}" for n in range(1, 5)
+    ]
+    assert json.loads(master.page("/role"))["service_ready"] is True
+    assert master.metric("master_batch_get_replica_list_items_total") == 15
+    assert master.metric("master_batch_get_replica_list_failed_items_total") == 5
+    assert master.metric("master_batch_get_replica_list_partial_successes_total") == 1
+    assert master.metric("master_mount_segment_requests_total") == 4
+    sizes = [
+        master.metric(f'segment_total_capacity_bytes{{segment="store-{n}"}}')
+        for n in range(1, 5)
+    ]
+    assert master.metric("master_total_capacity_bytes") == sum(sizes)
+    assert master.metric("master_allocated_bytes") == 10 * 4096
+
+
+def test_objects_are_evicted_at_the_watermark_and_counted(
+    start_master, eventually
+) -> None:
+    master = start_master()
+    master.mount(1, size=1 << 20)
+    statuses = []
+    for turn in range(20):
+        statuses += master.put(keys(16, 1 + 16 * turn))
+        eventually(lambda: master.metric("master_allocated_bytes") <= 0.95 * (1 << 20))
+
+    assert set(statuses) == {0}
+    assert master.metric("master_evicted_key_count") > 0
+    assert master.metric("master_successful_evictions_total") > 0
+    assert master.state()["conservation"] == []
