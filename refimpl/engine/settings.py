@@ -1,4 +1,4 @@
-"""What can be set for an engine; flat names, so that flags and environment are plain."""
+"""What can be set for an engine: flat names, so that flags stay plain."""
 
 from __future__ import annotations
 
