@@ -1,6 +1,6 @@
 """The pool's conservation laws: every byte and slot has exactly one owner.
 
-Reads the whole table and sorts it; meant for the end of a test or an operator's question.
+Reads and sorts the whole table: for the end of a test or an operator's question.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class Discards:
 
     def due(self, now: float, groups_max: int) -> list[Freed]:
         """Takes out up to `groups_max` groups whose time has come."""
-        groups = []
+        groups: list[Freed] = []
         while self._heap and self._heap[0][0] <= now and len(groups) < groups_max:
             group = heapq.heappop(self._heap)[2]
             self.buffers -= int(group.offsets.size)

@@ -1,18 +1,18 @@
 """Which objects go when memory runs short: LRU by last lookup, in bounded slices.
 
-A pass first reads a sample of the table and estimates the lease time below which enough
-objects lie, then walks the shards and takes what is older. No slice sorts or scans the
-whole table (Mooncake#2560), and a pass that frees nothing makes the next one wait longer
-(Mooncake#2187: 649 passes for nothing).
+A pass first reads a sample of the table and estimates the lease time below which
+enough objects lie, then walks the shards and takes what is older. No slice sorts or
+scans the whole table (Mooncake#2560), and a pass that frees nothing makes the next one
+wait longer (Mooncake#2187: 649 passes for nothing).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from refimpl.core.objects import (
     COMPLETE,
@@ -22,7 +22,11 @@ from refimpl.core.objects import (
     ObjectTable,
     Slots,
 )
-from refimpl.core.pool_settings import PoolSettings
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from refimpl.core.pool_settings import PoolSettings
 
 _SAMPLE_SLOTS = 16_384
 """Tables up to this size are ordered exactly."""
@@ -226,7 +230,8 @@ class Evictor:
         current.quota.got_objects += keep
         self.evicted_bytes += size
         self.evicted_objects += keep
-        return picked + shard.start
+        slots: Slots = picked + shard.start
+        return slots
 
     @staticmethod
     def _within(quota: _Quota, weights: NDArray[np.float64]) -> int:
@@ -239,9 +244,10 @@ class Evictor:
     def _candidates(self, part: slice, now: float, phase: int) -> NDArray[np.bool_]:
         table = self._table
         lease, pin = table.lease[part], table.pin[part]
-        chosen = (table.state[part] == COMPLETE) & (lease <= now)
+        chosen: NDArray[np.bool_] = (table.state[part] == COMPLETE) & (lease <= now)
         if phase == _SOFT_TOO:
-            return chosen & (pin != PIN_HARD)
+            chosen &= pin != PIN_HARD
+            return chosen
         unpinned = pin == PIN_NONE
         soft = pin == PIN_SOFT
         if soft.any():
@@ -250,12 +256,14 @@ class Evictor:
             )
             over = touched + self._settings.default_kv_soft_pin_ttl_s <= now
             unpinned |= soft & over
-        return chosen & unpinned
+        chosen &= unpinned
+        return chosen
 
     def _weights(self, part: slice) -> NDArray[np.float64]:
         """Bytes that evicting each object frees; none in removed segments."""
         copies = (self._ids.take(self._table.segment[part]) != 0).sum(axis=1)
-        return self._table.size[part] * copies.astype(np.float64)
+        weights: NDArray[np.float64] = self._table.size[part] * copies.astype(float)
+        return weights
 
     def _next_phase(self, current: _Pass, now: float) -> None:
         last = (

@@ -7,8 +7,12 @@ table never needs a rebuild that would stop everybody (Mooncake#3395 is such a s
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 KEY_WORDS = 4
 """A key is 32 bytes: four 64-bit words."""
@@ -27,8 +31,8 @@ _ODD = np.array(
 
 def mixed(keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """One well spread 64-bit word per key (high bits are the best ones)."""
-    words: NDArray[np.uint64] = keys @ _ODD
-    return words * _ODD[0]
+    words: NDArray[np.uint64] = (keys @ _ODD) * _ODD[0]
+    return words
 
 
 class KeyIndex:

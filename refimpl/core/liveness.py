@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 _LATE = 0.6
-"""A tick this many ttls after the last one is late: half a ttl, and a tenth for the tick
-itself."""
+"""A tick this many ttls after the last one is late: half a ttl, and a tenth for the
+tick itself."""
 
 
 @dataclass(slots=True)
@@ -23,8 +23,8 @@ class _Client:
 class Liveness:
     """Heartbeats in, expired clients out.
 
-    `heartbeat` only reads a dict and writes two floats of one record: a thread that calls
-    it while `expire` runs can at worst refresh a record that is already out.
+    `heartbeat` only reads a dict and writes two floats of one record: a thread that
+    calls it while `expire` runs can at worst refresh a record that is already out.
     """
 
     def __init__(self, ttl_s: float) -> None:
@@ -62,7 +62,7 @@ class Liveness:
         return float("inf") if record is None else now - record.seen
 
     def expire(self, now: float) -> list[int]:
-        """Forgets and returns the clients whose time is up, unless it is our own stall."""
+        """Forgets and returns the clients whose time is up, our own stalls apart."""
         late = self._ticked is not None and now - self._ticked > self._ttl_s * _LATE
         self._ticked = now
         silent = [c for c, record in self._clients.items() if record.deadline <= now]

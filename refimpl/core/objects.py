@@ -8,8 +8,6 @@ bytes a key; Mooncake#3452 is a master killed by its metadata).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -75,7 +73,7 @@ class ObjectTable:
         return -(-self.capacity // SHARDS)
 
     def gather(self, slots: Slots) -> NDArray[np.void]:
-        """Copies the rows of these slots; fields key, checksum, offset, size, segment."""
+        """Copies the rows of these slots: key, checksum, offset, size, segment."""
         return self.index.rows.take(slots, axis=0).view(_ROW).reshape(-1)
 
     def claim(self, keys: NDArray[np.uint64]) -> Slots:
@@ -103,11 +101,3 @@ class ObjectTable:
         self.segment[slots] = NO_SEGMENT
         self._freed[self._freed_count : self._freed_count + len(slots)] = slots
         self._freed_count += len(slots)
-
-    def shards(self, first: int, slots_max: int) -> Iterator[tuple[int, int]]:
-        """Slot ranges of consecutive shards from `first`, about `slots_max` in all."""
-        begin = first * self.shard_size
-        end = min(begin + slots_max, self.high_water)
-        step = max(self.shard_size, 1024)
-        for at in range(begin, end, step):
-            yield at, min(at + step, end)

@@ -2,8 +2,8 @@
 
 local_first keeps a batch together: on a segment of the writer's own host, else on the
 hosts in an order that is fixed per writer and different between writers (rendezvous,
-blake2b(writer || host)). Upstream walks the sorted host list instead, so that neighbours
-share their fallback. A host, not a segment, is what fails (Mooncake#1168).
+blake2b(writer || host)). Upstream walks the sorted host list instead, so that
+neighbours share their fallback. A host, not a segment, is what fails (Mooncake#1168).
 """
 
 from __future__ import annotations
@@ -169,7 +169,8 @@ class Placement:
         samples = min(_FREE_RATIO_SAMPLES, len(candidates))
         drawn = self._rng.integers(0, len(candidates), (len(rows), samples))
         best = ratios[drawn].argmax(axis=1)
-        return drawn[np.arange(len(rows)), best]
+        chosen: NDArray[np.intp] = drawn[np.arange(len(rows)), best]
+        return chosen
 
 
 class _Window:

@@ -1,8 +1,8 @@
 """Segments: the memory that stores contribute, and their removal in O(1).
 
 Objects name a segment by its row. A row is readable as long as `ids[row]` is not 0, so
-removing a segment makes all its replicas unreadable by one store, whatever it holds. The
-row is given to another segment only after a sweep has cleared every mention of it.
+removing a segment makes all its replicas unreadable by one store, whatever it holds.
+The row is given to another segment only after a sweep has cleared every mention of it.
 """
 
 from __future__ import annotations
@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field, replace
 from enum import Enum, unique
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from refimpl.core.allocator import OffsetAllocator, Offsets
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = [
     "Freed",

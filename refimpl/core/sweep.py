@@ -63,4 +63,5 @@ class Sweep:
         segment[dead] = NO_SEGMENT
         orphaned = dead.any(axis=1) & ~(segment != NO_SEGMENT).any(axis=1)
         orphaned &= self._objects.state[part] == COMPLETE
-        return np.flatnonzero(orphaned) + part.start
+        slots: Slots = np.flatnonzero(orphaned) + part.start
+        return slots
