@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _LINES_KEPT: Final = 50
+_END_OF_OUTPUT_S: Final = 1.0
 
 
 class RoleFailed(RefimplError):
@@ -68,9 +70,12 @@ class RoleProcess:
         Raises:
             RoleFailed: it ended or did not get ready in time.
         """
-        self._ready.wait(timeout_s)
+        came = self._ready.wait(timeout_s)
         if self._addresses:
             return self._addresses
+        if came:  # the output ended: so does the process, in a moment
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_END_OF_OUTPUT_S)
         code = self.exit_code
         how = f"is not ready after {timeout_s:g} s" if code is None else f"exit {code}"
         raise RoleFailed(f"{self.name}: {how}: {' / '.join(self.lines) or 'silent'}")

@@ -140,11 +140,11 @@ def expected_output(
     hash_ids: Sequence[int],
     input_length: int,
     fingerprint: Fingerprint,
-    page_size: int,
+    page_bytes: int,
 ) -> str:
-    """The output of a run without any cache: the oracle (`page_size` in bytes)."""
+    """The output of a run without any cache: the oracle of O3."""
     ids = np.asarray(hash_ids, np.int64)
-    return output_hash((), prompt_of(ids, input_length, fingerprint), page_size)
+    return output_hash((), prompt_of(ids, input_length, fingerprint), page_bytes)
 
 
 def prefill_s(tokens: int, tokens_per_s: float) -> float:
