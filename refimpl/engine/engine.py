@@ -127,6 +127,12 @@ class Engine:
         ticket.cancel(reason)
         return True
 
+    def call_off(self, reason: str, timeout_s: float = 1.0) -> bool:
+        """Cancels all that is inside; True when nobody is left after the timeout."""
+        for ticket in self.slots.inside():
+            ticket.cancel(reason)
+        return self.slots.wait_empty(timeout_s)
+
     def reset(self) -> None:
         """Counters to zero."""
         self.ledger.clear()
@@ -144,8 +150,7 @@ class Engine:
     def close(self) -> None:
         """Takes nothing new and calls off what is inside."""
         self._closed = True
-        for ticket in self.slots.inside():
-            ticket.cancel("the engine ends")
+        self.call_off("the engine ends")
         self._scheduler.close()
 
     def _serve(self, order: Order, ticket: Ticket) -> Served:

@@ -90,7 +90,11 @@ class EngineLevers:
         self.cache.breaker.force(None if state == "none" else "open")
 
     def reset(self) -> None:
-        """Empty tiers, breaker closed, counters at zero."""
+        """Empty tiers, breaker closed, counters at zero; who is inside is aborted.
+
+        Called off first: reset tiers must not change bytes that a request still reads.
+        """
+        self.engine.call_off("reset")
         self.cache.reset()
         self.engine.reset()
 

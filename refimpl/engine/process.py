@@ -94,8 +94,13 @@ class EngineProcess:
         client = self._client()
         stack.callback(client.close)
         cache_settings = hicache_settings(settings)
+        storage = PoolStorage(
+            client,
+            replicas=cache_settings.replicas,
+            canary_bytes=cache_settings.canary_bytes,
+        )
         cache = HiCache(
-            PoolStorage(client),
+            storage,
             cache_settings,
             time.monotonic,
             self._failpoints,

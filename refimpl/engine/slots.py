@@ -34,6 +34,7 @@ class PrefillSlots:
         self.slots = slots
         self.capacity = capacity
         self._lock = threading.Lock()
+        self._emptied = threading.Condition(self._lock)
         self._free = slots
         self._serial = 0
         self._inside: dict[str, Ticket] = {}
@@ -72,6 +73,8 @@ class PrefillSlots:
         with self._lock:
             if self._inside.get(ticket.request_id) is ticket:
                 del self._inside[ticket.request_id]
+                if not self._inside:
+                    self._emptied.notify_all()
             self._eligible = [e for e in self._eligible if e[1] is not ticket]
             heapq.heapify(self._eligible)
             self._release(ticket)
@@ -85,6 +88,11 @@ class PrefillSlots:
         """All requests that are inside, in the order of their entry."""
         with self._lock:
             return list(self._inside.values())
+
+    def wait_empty(self, timeout_s: float) -> bool:
+        """Waits until nobody is inside; False when the time is over before."""
+        with self._lock:
+            return self._emptied.wait_for(lambda: not self._inside, timeout_s)
 
     def counts(self) -> dict[str, int]:
         """Gauges: inside, waiting (for cache or slot), running, free slots."""

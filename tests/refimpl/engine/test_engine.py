@@ -285,6 +285,19 @@ def test_close_ends_who_is_inside_and_takes_nobody_new(make_engine, order, cache
     assert cache.held == set()
 
 
+def test_calling_off_waits_until_nobody_is_inside(make_engine, order, cache):
+    engine = make_engine()
+    cache.pending.add("r")
+    thread, answers, _ = _later(engine, order("r"))
+    _until(lambda: engine.state()["waiting_for_cache"] == 1)
+
+    assert engine.call_off("reset")
+    assert engine.state()["inside"] == 0
+    thread.join(5)
+    assert answers[0].error == "aborted: reset"
+    assert _serve(engine, order("next")).ok
+
+
 def test_counters_add_up_and_reset_clears_them(make_engine, order):
     engine = make_engine()
     _serve(engine, order("a"))
