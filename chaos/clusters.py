@@ -7,15 +7,17 @@ cluster is kept until a test asks for another shape.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from chaos.proxy.process import ProxyProcess, choose_proxy
+from chaos.safety.identity import start_ticks_of
 from chaos.safety.ledger import Ledger
 from chaos.safety.locks import AddressBlock, lease_block
+from chaos.safety.proxies import RecordingClient
 from chaos.systems import load_system
 from chaos.targets.local import LocalTarget
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from chaos.systems.base import Cluster, ClusterSpec
@@ -31,7 +33,7 @@ class Clusters:
         run_dir: logs of the roles go to `cluster-<n>` under it.
         command: how the run was started, for whom it keeps waiting.
         block: exactly this block of addresses, or the first free one.
-        start_proxy: starts the fault proxy; gets the run directory.
+        seed: of the fault proxy's dice.
     """
 
     def __init__(
@@ -41,17 +43,18 @@ class Clusters:
         run_dir: Path,
         command: str,
         block: int | None = None,
-        start_proxy: Callable[..., Any],
+        seed: int = 0,
     ) -> None:
         self._system = load_system(system)
         self._run_dir = run_dir
         self._command = command
         self._pinned = block
-        self._start_proxy = start_proxy
+        self._seed = seed
         self._count = 0
         self._ledger: Ledger | None = None
         self._block: AddressBlock | None = None
-        self._proxy: Any = None
+        self._proxy: ProxyProcess | None = None
+        self._client: RecordingClient | None = None
         self._cluster: Cluster | None = None
         self._spec: ClusterSpec | None = None
         self._target: LocalTarget | None = None
@@ -63,16 +66,16 @@ class Clusters:
         return self._ledger
 
     @property
-    def proxy(self) -> Any:
+    def proxy(self) -> RecordingClient:
         """The client of the fault proxy, which is started when first needed."""
-        if self._proxy is None:
-            self._proxy = self._start_proxy(self._run_dir, self.ledger)
-        return self._proxy.client
-
-    @property
-    def capabilities(self) -> frozenset[str]:
-        """What tests may require of this target, without starting anything."""
-        return LocalTarget.CAPABILITIES
+        if self._client is None:
+            self._proxy = choose_proxy(self._seed)
+            pid = self._proxy.pid
+            ticks = start_ticks_of(pid) if pid is not None else None
+            if pid is not None and ticks is not None:
+                self.ledger.process("proxy", pid, ticks)
+            self._client = RecordingClient(self._proxy.client(), self.ledger)
+        return self._client
 
     def get(self, spec: ClusterSpec) -> Cluster:
         """The running cluster of this shape, empty and healthy."""
@@ -101,8 +104,8 @@ class Clusters:
         try:
             self.stop_cluster()
             if self._proxy is not None:
-                self._proxy.close()
-                self._proxy = None
+                self._proxy.stop()
+                self._proxy = self._client = None
         finally:
             if self._block is not None:
                 self._block.lock.release()

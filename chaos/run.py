@@ -19,6 +19,7 @@ from chaos.clusters import Clusters
 from chaos.driver import LoadDriver
 from chaos.errors import UsageError
 from chaos.faults.injector import Injector
+from chaos.proxy.process import URL_VARIABLE, find_toxiproxy
 from chaos.report.document import reproduce
 from chaos.report.live import LiveLine
 from chaos.report.run import RunReport
@@ -29,7 +30,7 @@ from chaos.systems.base import ClusterSpec
 from chaos.targets.local import LocalTarget
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     import pytest
 
@@ -202,14 +203,12 @@ class ChaosRun:
     @property
     def clusters(self) -> Clusters:
         if self._clusters is None:
-            from chaos.proxy.process import ProxyProcess
-
             self._clusters = Clusters(
                 system=self.options.system,
                 run_dir=self.report.path,
                 command=shlex.join(sys.argv),
                 block=self.options.block,
-                start_proxy=ProxyProcess,
+                seed=self.options.seed,
             )
         return self._clusters
 
@@ -321,11 +320,11 @@ class ChaosRun:
         return pids
 
 
-def proxy_flavour() -> str:
-    """Which proxy a run uses: a real Toxiproxy where there is one, else ours."""
-    from chaos.proxy.process import flavour
-
-    return str(flavour())
+def proxy_flavour(environment: Mapping[str, str] = os.environ) -> str:
+    """Which proxy a run will use: a real Toxiproxy where there is one, else ours."""
+    if environment.get(URL_VARIABLE) or find_toxiproxy(environment):
+        return "toxiproxy"
+    return "embedded"
 
 
 def under_suites(path: Path) -> bool:

@@ -42,7 +42,7 @@ class ToxicControl(Protocol):
         ttl_ms: int | None = None,
     ) -> Any: ...
     def remove_toxic(self, proxy: str, name: str, deadline_s: float = 1.0) -> Any: ...
-    def toxics(self, proxy: str) -> Sequence[Any]: ...
+    def toxics(self, proxy: str) -> Mapping[str, Any]: ...
     def counters(self, proxy: str) -> Mapping[str, Mapping[str, int]] | None: ...
 
 
@@ -133,7 +133,7 @@ class ToxicFault:
         ]
 
     def _present(self, link: Link) -> set[str]:
-        return {toxic.name for toxic in self._control.toxics(link.proxy)}
+        return set(self._control.toxics(link.proxy))
 
     def _probe_by_counters(
         self, counted: Sequence[Mapping[str, Mapping[str, int]]]

@@ -1,0 +1,33 @@
+"""A proxy client that writes into the ledger which proxies it made.
+
+Our own proxy server dies with the harness; a Toxiproxy that was there before does not,
+and only the ledger then knows which proxies on it were ours.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from chaos.proxy.client import ProxyClient, ProxyInfo
+    from chaos.safety.ledger import Ledger
+
+
+class RecordingClient:
+    """Everything of `ProxyClient`; `create` and `delete` leave a row in the ledger."""
+
+    def __init__(self, client: ProxyClient, ledger: Ledger) -> None:
+        self._client = client
+        self._ledger = ledger
+
+    def create(self, name: str, listen: str, upstream: str) -> ProxyInfo:
+        """Makes a proxy; its row is on disk before it exists."""
+        self._ledger.proxy(self._client.url, name)
+        return self._client.create(name, listen, upstream)
+
+    def delete(self, name: str) -> None:
+        self._client.delete(name)
+        self._ledger.proxy_gone(self._client.url, name)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)

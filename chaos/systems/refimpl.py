@@ -1,0 +1,701 @@
+"""The reference system under test: the only file of `chaos` that imports `refimpl`.
+
+A master, stores and engines, each a process of the target, with a fault proxy in front
+of every address that another role connects to. The harness itself talks to engines,
+and to the master for its own questions, directly: faults must not blind it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import signal
+import sys
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import grpc
+import numpy as np
+
+import refimpl
+from chaos.errors import HarnessError, UsageError
+from chaos.safety.identity import send_signal, state_of, wait_until
+from chaos.systems.base import Answer, Limits
+from chaos.systems.layout import MASTER, PROBE, Layout
+from refimpl.client import PoolClient
+from refimpl.core.hashing import KEY_BYTES, object_key
+from refimpl.engine.model import BLOCK_TOKENS, expected_output, page_bytes, prompt_of
+from refimpl.engine.settings import EngineSettings, hicache_settings
+from refimpl.hicache.layout import layout_of
+from refimpl.master.settings import MasterSettings
+from refimpl.proto import pool_pb2, pool_pb2_grpc
+from refimpl.role import GRPC_OPTIONS
+from refimpl.settings import options_of
+from refimpl.store.settings import StoreSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    from chaos.systems.base import Cluster, ClusterSpec, Link, Process, Request
+    from chaos.targets.base import Target
+
+T = TypeVar("T")
+
+_READY_TIMEOUT_S = 20.0
+_MOUNT_TIMEOUT_S = 20.0
+_EMPTY_TIMEOUT_S = 5.0
+_ADMIN_TIMEOUT_S = 2.0
+_CALL_TIMEOUT_S = 5.0
+_POLL_S = 0.02
+_HELPERS = 8
+_RECONNECT = (
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 250),
+    ("grpc.enable_http_proxy", 0),
+)
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+_ENV = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+
+
+class RefimplSystem:
+    """Starts reference clusters on a target."""
+
+    name = "refimpl"
+
+    def start(self, spec: ClusterSpec, target: Target, proxy: Any) -> Cluster:
+        """A running cluster; when it does not come up, its proxies are gone again."""
+        cluster = RefimplCluster(spec, target, proxy)
+        try:
+            cluster.start()
+        except BaseException:
+            cluster.stop()
+            raise
+        return cluster
+
+    def plan(self, spec: ClusterSpec, target: Target) -> tuple[Cluster, list[str]]:
+        """The cluster as it would be, and the commands that would start it."""
+        cluster = RefimplCluster(spec, target, None)
+        return cluster, [" ".join(cluster.argv(role)) for role in cluster.roles]
+
+
+def system() -> RefimplSystem:
+    return RefimplSystem()
+
+
+class RefimplCluster:
+    """One cluster of the reference system; see `chaos.systems.base.Cluster`."""
+
+    def __init__(self, spec: ClusterSpec, target: Target, proxy: Any) -> None:
+        self.spec = spec
+        self._layout = Layout(spec=spec, address=target.address)
+        self._layout.check()
+        self._target = target
+        self._proxy = proxy
+        self._links = self._layout.links()
+        self._settings = _Settings.of(self._layout)
+        self.limits = self._settings.limits()
+        self._made: list[str] = []
+        self._channels: dict[str, grpc.Channel] = {}
+        self._probes: list[RefimplProbe] = []
+
+    # -- shape -------------------------------------------------------------------
+
+    @property
+    def masters(self) -> tuple[str, ...]:
+        return (MASTER,)
+
+    @property
+    def stores(self) -> tuple[str, ...]:
+        return self._layout.stores
+
+    @property
+    def engines(self) -> tuple[str, ...]:
+        return self._layout.engines
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return self._layout.roles
+
+    @property
+    def links(self) -> tuple[Link, ...]:
+        return self._links
+
+    def host_of(self, role: str) -> str:
+        return self._layout.host_of(role)
+
+    def argv(self, role: str) -> list[str]:
+        """The command line of a role."""
+        kind = role.partition("-")[0]
+        settings = self._settings.role(role)
+        command = [sys.executable, "-m", "refimpl", kind, "--die-with-parent"]
+        return [*command, *_flags(settings)]
+
+    # -- life --------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Starts everything at once and waits until all stores are mounted."""
+        self._spawn(MASTER)
+        for link in self._links:
+            self._made.append(link.proxy)
+            self._proxy.create(link.proxy, link.listen, link.upstream)
+        self._wait_ready(MASTER)
+        for role in self.roles[1:]:
+            self._spawn(role)
+        for role in self.roles[1:]:
+            self._wait_ready(role)
+        self._wait_mounted()
+
+    def stop(self) -> None:
+        """Ends roles and proxies. Safe to call twice, and after a failed start."""
+        for probe in self._probes:
+            probe.close()
+        self._probes.clear()
+        for channel in self._channels.values():
+            channel.close()
+        self._channels.clear()
+        try:
+            self._target.close()
+        finally:
+            made, self._made = self._made, []
+            for name in made:
+                self._proxy.delete(name)
+
+    def process(self, role: str) -> Process | None:
+        return self._target.process(role)
+
+    def start_role(self, role: str) -> Process:
+        """Starts a stopped role again and waits for its ready line."""
+        process = self._spawn(role)
+        self._wait_ready(role)
+        return process
+
+    def stop_role(self, role: str, *, timeout_s: float = 10.0) -> int:
+        return self._target.stop(role, timeout_s=timeout_s)
+
+    def reset(self) -> None:
+        """Back to an empty, healthy cluster, verified.
+
+        Raises:
+            HarnessError: It does not get there; a new cluster is needed.
+        """
+        self._close_probes()
+        self._remove_toxics()
+        self._revive_roles()
+        self._everywhere(self.clear_failpoints, self.roles)
+        self._everywhere(self._reset_engine, self.engines)
+        self._wait_mounted()
+        self._empty()
+        broken = self.conservation()
+        if broken:
+            message = f"reset left broken laws behind: {'; '.join(broken)}"
+            raise HarnessError(message)
+
+    # -- engines -----------------------------------------------------------------
+
+    def prefill(self, engine: str, request: Request, *, timeout_s: float) -> Answer:
+        """One request; whatever fails becomes an answer with ok=False."""
+        ids = np.asarray(request.hash_ids, "<i8").tobytes()
+        message = pool_pb2.PrefillRequest(
+            request_id=request.request_id,
+            session=request.session,
+            input_length=request.input_length,
+            hash_ids=ids,
+            policy=request.policy,
+        )
+        try:
+            response = self._engine(engine).Prefill(message, timeout=timeout_s)
+        except grpc.RpcError as error:
+            return _failed(request, error)
+        return _answer(response)
+
+    def abort(self, engine: str, request_id: str) -> None:
+        message = pool_pb2.AbortRequest(request_id=request_id)
+        self._engine(engine).Abort(message, timeout=_CALL_TIMEOUT_S)
+
+    def expected_output(self, request: Request) -> str:
+        settings = self._settings.engine
+        return expected_output(
+            request.hash_ids,
+            request.input_length,
+            settings.fingerprint,
+            settings.page_bytes,
+        )
+
+    def engine_state(self, engine: str) -> dict[str, Any]:
+        return self._control(engine, op="state")
+
+    def local_only(self, engine: str, on: bool) -> None:
+        self._control(engine, op="breaker", force="open" if on else "none")
+
+    def flush_local(self, engine: str) -> None:
+        self._control(engine, op="flush", tiers=["l1", "l2"])
+
+    # -- admin doors -------------------------------------------------------------
+
+    def role_state(self, role: str) -> dict[str, Any]:
+        """The role's own state, with its failpoints beside it."""
+        failpoints = self._admin(role, "GET", "/failpoints")
+        return {**self._admin(role, "GET", "/state"), "failpoints": failpoints}
+
+    def set_failpoint(self, role: str, name: str, spec: str) -> None:
+        self._admin(role, "PUT", f"/failpoints/{name}", spec)
+
+    def clear_failpoints(self, role: str) -> None:
+        """Clears all but the defects that this cluster was asked to have."""
+        self._admin(role, "DELETE", "/failpoints")
+        for name in self.spec.defects:
+            self.set_failpoint(role, _defect(name), "on")
+
+    def failpoint_hits(self, role: str, name: str) -> int:
+        found = self._admin(role, "GET", "/failpoints").get(name, {})
+        return int(found.get("hits", 0))
+
+    # -- the pool ----------------------------------------------------------------
+
+    def owners_of(self, request: Request) -> list[tuple[str, ...]]:
+        """The stores of each whole page; a page in several objects needs them all."""
+        keys = self._page_keys(request)
+        owners: list[set[str]] = [set() for _ in range(len(keys) // KEY_BYTES)]
+        missing = [False] * len(owners)
+        with self._own_client() as client:
+            for component in self._settings.components:
+                found = _owners(client, component.keys(keys), _CALL_TIMEOUT_S)
+                for page, names in enumerate(found):
+                    owners[page].update(names)
+                    missing[page] |= not names
+        return [
+            () if gone else tuple(sorted(names))
+            for names, gone in zip(owners, missing, strict=True)
+        ]
+
+    def owned_bytes(self) -> dict[str, int]:
+        return {
+            segment.name: segment.allocated
+            for segment in self._segments()
+            if segment.status in ("", "OK")
+        }
+
+    def drop_pages(self, request: Request, pages: Sequence[int]) -> int:
+        keys = self._page_keys(request)
+        chosen = b"".join(keys[at * KEY_BYTES : (at + 1) * KEY_BYTES] for at in pages)
+        gone = np.ones(len(pages), bool)
+        with self._own_client() as client:
+            for component in self._settings.components:
+                codes = client.remove(
+                    component.keys(chosen), timeout_s=_CALL_TIMEOUT_S, force=True
+                )
+                gone &= np.asarray(codes) == 0
+        return int(gone.sum())
+
+    def kv(self, host: str = "") -> RefimplProbe:
+        """A client of the harness, on a link of its own that faults can act on."""
+        link = self._link(f"master.rpc@{PROBE}")
+        probe = RefimplProbe(link.listen, host)
+        self._probes.append(probe)
+        return probe
+
+    def conservation(self) -> list[str]:
+        """Broken laws of every role that runs, each with the role's name."""
+        broken: list[str] = []
+        for role in self.roles:
+            if self.process(role) is not None:
+                laws = self._admin(role, "GET", "/state").get("conservation", [])
+                broken += [f"{role}: {law}" for law in laws]
+        return broken
+
+    # -- inside ------------------------------------------------------------------
+
+    def _spawn(self, role: str) -> Process:
+        root = str(Path(refimpl.__file__).parent.parent)
+        env = {**_ENV, "PYTHONPATH": root, "REFIMPL_FAILPOINTS": self._failpoints()}
+        return self._target.spawn(role, self.argv(role), env)
+
+    def _failpoints(self) -> str:
+        return ";".join(f"{_defect(name)}=on" for name in self.spec.defects)
+
+    def _wait_ready(self, role: str) -> None:
+        kind = role.partition("-")[0]
+        marker = f"refimpl {kind} {role} ready "
+        self._target.wait_ready(role, marker, timeout_s=_READY_TIMEOUT_S)
+
+    def _wait_mounted(self) -> None:
+        wanted = set(self.stores)
+
+        def mounted() -> bool:
+            names = [segment.name for segment in self._segments() if _ok(segment)]
+            return wanted == set(names) and len(names) == len(wanted)
+
+        if not wait_until(mounted, timeout_s=_MOUNT_TIMEOUT_S, poll_s=_POLL_S):
+            seen = ", ".join(f"{s.name} {s.status}" for s in self._segments())
+            message = f"not every store is mounted: {seen or 'none is'}"
+            raise HarnessError(message)
+
+    def _empty(self) -> None:
+        """Removes every object until no byte is allocated."""
+
+        def empty() -> bool:
+            message = pool_pb2.RemoveRequest(all=True, force=True)
+            self._master().Remove(message, timeout=_CALL_TIMEOUT_S)
+            return not any(segment.allocated for segment in self._segments())
+
+        if not wait_until(empty, timeout_s=_EMPTY_TIMEOUT_S, poll_s=_POLL_S):
+            message = f"bytes stay allocated: {self.owned_bytes()}"
+            raise HarnessError(message)
+
+    def _revive_roles(self) -> None:
+        """Continues what is stopped and starts what has ended, all at once."""
+        started = []
+        for role in self.roles:
+            process = self.process(role)
+            if process is None:
+                self._spawn(role)
+                started.append(role)
+            elif state_of(process.pid) == "T":
+                send_signal(process.pid, process.start_ticks, signal.SIGCONT)
+        for role in started:
+            self._wait_ready(role)
+
+    def _remove_toxics(self) -> None:
+        ours = {link.proxy for link in self._links}
+        for name, info in self._proxy.proxies().items():
+            if name not in ours:
+                continue
+            for toxic in info.toxics:
+                self._proxy.remove_toxic(name, toxic.name)
+            if not info.enabled:
+                self._proxy.set_enabled(name, True)
+
+    def _reset_engine(self, engine: str) -> None:
+        self._control(engine, op="breaker", force="none")
+        self._control(engine, op="reset")
+
+    def _everywhere(self, act: Callable[[str], None], roles: Iterable[str]) -> None:
+        with ThreadPoolExecutor(_HELPERS, thread_name_prefix="reset") as helpers:
+            for _ in helpers.map(act, roles):
+                pass
+
+    def _close_probes(self) -> None:
+        for probe in self._probes:
+            probe.close()
+        self._probes.clear()
+
+    def _page_keys(self, request: Request) -> bytes:
+        ids = np.asarray(request.hash_ids, np.int64)
+        fingerprint = self._settings.engine.fingerprint
+        return prompt_of(ids, request.input_length, fingerprint).keys
+
+    def _link(self, name: str) -> Link:
+        return next(link for link in self._links if link.name == name)
+
+    def _own_client(self) -> _OwnClient:
+        return _OwnClient(self._layout.rpc(MASTER))
+
+    def _segments(self) -> Sequence[pool_pb2.Segment]:
+        message = pool_pb2.ListSegmentsRequest()
+        answer = self._master().ListSegments(message, timeout=_CALL_TIMEOUT_S)
+        return list(answer.segments)
+
+    def _master(self) -> pool_pb2_grpc.MasterStub:
+        return pool_pb2_grpc.MasterStub(  # type: ignore[no-untyped-call]
+            self._channel(MASTER)
+        )
+
+    def _engine(self, engine: str) -> pool_pb2_grpc.EngineStub:
+        return pool_pb2_grpc.EngineStub(  # type: ignore[no-untyped-call]
+            self._channel(engine)
+        )
+
+    def _channel(self, role: str) -> grpc.Channel:
+        if role not in self.roles:
+            raise UsageError(f"the cluster has no {role}")
+        channel = self._channels.get(role)
+        if channel is None:
+            options = [*GRPC_OPTIONS, *_RECONNECT]
+            channel = grpc.insecure_channel(self._layout.rpc(role), options=options)
+            self._channels[role] = channel
+        return channel
+
+    def _control(self, engine: str, **asked: Any) -> dict[str, Any]:
+        message = pool_pb2.Json(text=json.dumps(asked))
+        answer = self._engine(engine).Control(
+            message, timeout=_CALL_TIMEOUT_S, wait_for_ready=True
+        )
+        document: dict[str, Any] = json.loads(answer.text)
+        if "error" in document:
+            message_ = f"{engine} answered {asked['op']}: {document['error']}"
+            raise HarnessError(message_)
+        return document
+
+    def _admin(self, role: str, method: str, path: str, body: str = "") -> Any:
+        url = f"http://{self._layout.admin(role)}{path}"
+        data = body.encode() if body else None
+        request = urllib.request.Request(url, data=data, method=method)
+        try:
+            with _DIRECT.open(request, timeout=_ADMIN_TIMEOUT_S) as answer:
+                text = answer.read()
+        except urllib.error.HTTPError as error:
+            detail = error.read().decode(errors="replace")
+            error.close()
+            message = f"{role} refused {method} {path}: {detail}"
+            raise HarnessError(message) from error
+        except OSError as error:
+            message = f"{role} does not answer {method} {path}: {error}"
+            raise HarnessError(message) from error
+        return json.loads(text) if text else {}
+
+
+class RefimplProbe:
+    """put, get and exist through the pool's own client; see `KvProbe`.
+
+    The bytes of a value are a function of its key, so a wrong byte needs no history.
+    """
+
+    def __init__(self, master: str, host: str) -> None:
+        self._master = master
+        self._host = host
+        self._clients: dict[str, PoolClient] = {}
+
+    def write(
+        self,
+        names: Sequence[str],
+        *,
+        size_bytes: int = 16 << 10,
+        timeout_s: float = 2.0,
+        replicas: int = 1,
+        host: str = "",
+    ) -> list[int]:
+        """Puts values, as a writer on `host` would (default: the probe's own)."""
+        keys = _keys(names)
+        result = self._client(host).put(
+            keys,
+            _rows(page_bytes(keys, size_bytes)),
+            timeout_s=timeout_s,
+            replicas=replicas,
+        )
+        return _codes(result.codes)
+
+    def read(
+        self,
+        names: Sequence[str],
+        *,
+        size_bytes: int = 16 << 10,
+        timeout_s: float = 2.0,
+    ) -> tuple[list[int], int]:
+        """Gets values and compares every byte of those that are said to be good."""
+        keys = _keys(names)
+        out = np.zeros((len(names), size_bytes), np.uint8)
+        result = self._client().get(keys, _rows(out), timeout_s=timeout_s)
+        codes = np.asarray(result.codes)
+        same = (out == page_bytes(keys, size_bytes)).all(axis=1)
+        return _codes(codes), int(((codes == 0) & ~same).sum())
+
+    def exists(self, names: Sequence[str], *, timeout_s: float = 2.0) -> list[int]:
+        return _codes(self._client().exists(_keys(names), timeout_s=timeout_s))
+
+    def remove(self, names: Sequence[str], *, timeout_s: float = 2.0) -> list[int]:
+        return _codes(self._client().remove(_keys(names), timeout_s=timeout_s))
+
+    def owners(
+        self, names: Sequence[str], *, timeout_s: float = 2.0
+    ) -> list[tuple[str, ...]]:
+        return _owners(self._client(), _keys(names), timeout_s)
+
+    def close(self) -> None:
+        """Closes every client; safe to call twice."""
+        while self._clients:
+            self._clients.popitem()[1].close()
+
+    def _client(self, host: str = "") -> PoolClient:
+        host = host or self._host
+        if host not in self._clients:
+            self._clients[host] = PoolClient(self._master, host_id=host)
+        return self._clients[host]
+
+
+class _OwnClient:
+    """A client for the harness's own questions, straight to the master."""
+
+    def __init__(self, master: str) -> None:
+        self._client = PoolClient(master)
+
+    def __enter__(self) -> PoolClient:
+        return self._client
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Settings:
+    """The settings of every role as the roles themselves will read them (factor 1)."""
+
+    layout: Layout
+    master: MasterSettings
+    engine: EngineSettings
+
+    @classmethod
+    def of(cls, layout: Layout) -> _Settings:
+        """Builds them from the spec, so that a wrong override is told here.
+
+        Raises:
+            UsageError: An override names no setting, or a bad value.
+        """
+        spec = layout.spec
+        master = _built(
+            MasterSettings,
+            _overrides(spec, "master"),
+            name=MASTER,
+            listen=layout.rpc(MASTER),
+            heartbeat_listen=layout.heartbeat(),
+            admin_listen=layout.admin(MASTER),
+            allocation_strategy=spec.placement,
+            time_scale=spec.time_scale,
+            seed=spec.seed,
+        )
+        engine = _built(
+            EngineSettings,
+            _overrides(spec, "engine"),
+            page_tokens=spec.page_tokens,
+            page_bytes=spec.page_bytes,
+            time_scale=spec.time_scale,
+            seed=spec.seed,
+        )
+        unknown = set(spec.overrides) - {"master", "store", "engine"}
+        if unknown:
+            raise UsageError(f"no role is called {', '.join(sorted(unknown))}")
+        return cls(layout=layout, master=master, engine=engine)
+
+    def role(self, role: str) -> MasterSettings | StoreSettings | EngineSettings:
+        kind = role.partition("-")[0]
+        if kind == MASTER:
+            return self.master
+        return self._store(role) if kind == "store" else self._engine(role)
+
+    @property
+    def components(self) -> tuple[Any, ...]:
+        """The objects that one page is made of in the pool."""
+        return layout_of(hicache_settings(self.engine)).components
+
+    def limits(self) -> Limits:
+        """The promises of the system in real seconds."""
+        engine, master, scale = self.engine, self.master, self.layout.spec.time_scale
+        return Limits(
+            deadline_base_s=engine.prefetch_base_s * scale,
+            deadline_per_ki_token_s=engine.prefetch_per_ki_token_s * scale,
+            deadline_max_s=engine.prefetch_max_s * scale,
+            poll_s=engine.poll_s,
+            client_ttl_s=master.client_ttl_s * scale,
+            ping_interval_s=master.ping_interval_s * scale,
+            lease_ttl_s=master.default_kv_lease_ttl_s * scale,
+            breaker_window_s=engine.breaker_window_s * scale,
+            breaker_open_for_s=engine.breaker_open_for_s * scale,
+            breaker_probes_to_close=engine.breaker_probes_to_close,
+            prefill_tokens_per_s=engine.prefill_rate,
+            block_tokens=BLOCK_TOKENS,
+            page_tokens=engine.page_tokens,
+        )
+
+    def _store(self, role: str) -> StoreSettings:
+        layout, spec = self.layout, self.layout.spec
+        listens = {link.name: link.listen for link in layout.links()}
+        rails = tuple(
+            f"{rail}={layout.data(role, number)},{listens[f'{role}.{rail}']}"
+            for number, rail in enumerate(layout.rails)
+        )
+        return _built(
+            StoreSettings,
+            _overrides(spec, "store"),
+            name=role,
+            host_id=layout.host_of(role),
+            size=spec.store_bytes,
+            rail=rails,
+            master=listens[f"master.rpc@{role}"],
+            heartbeat=listens[f"master.heartbeat@{role}"],
+            admin_listen=layout.admin(role),
+            time_scale=spec.time_scale,
+        )
+
+    def _engine(self, role: str) -> EngineSettings:
+        layout = self.layout
+        links = {link.name: link.listen for link in layout.links()}
+        return dataclasses.replace(
+            self.engine,
+            name=role,
+            host_id=layout.host_of(role),
+            listen=layout.rpc(role),
+            admin_listen=layout.admin(role),
+            master=links[f"master.rpc@{role}"],
+        )
+
+
+def _overrides(spec: ClusterSpec, kind: str) -> dict[str, Any]:
+    return dict(spec.overrides.get(kind, {}))
+
+
+def _built(cls: type[T], overrides: dict[str, Any], **own: Any) -> T:
+    try:
+        return cls(**{**own, **overrides})
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{cls.__name__}: {error}") from error
+
+
+def _flags(settings: object) -> list[str]:
+    """A settings object as command line flags; defaults are left out."""
+    flags: list[str] = []
+    for option in options_of(type(settings)):
+        value = getattr(settings, option.name)
+        if value == option.default:
+            continue
+        values = value if isinstance(value, tuple) else (value,)
+        for each in values:
+            text = str(each).lower() if isinstance(each, bool) else str(each)
+            flags += [option.flag, text]
+    return flags
+
+
+def _defect(name: str) -> str:
+    return name if name.startswith("defect.") else f"defect.{name}"
+
+
+def _ok(segment: pool_pb2.Segment) -> bool:
+    return segment.status in ("", "OK")
+
+
+def _keys(names: Sequence[str]) -> bytes:
+    return b"".join(object_key(name) for name in names)
+
+
+def _rows(array: NDArray[np.uint8]) -> list[memoryview]:
+    return [row.data for row in array]
+
+
+def _codes(codes: Any) -> list[int]:
+    return [int(code) for code in codes]
+
+
+def _owners(client: PoolClient, keys: bytes, timeout_s: float) -> list[tuple[str, ...]]:
+    """The names of the stores that hold each key, without granting a lease."""
+    found = client.lookup(keys, timeout_s=timeout_s, grant_lease=False)
+    return [tuple(names) for names in found.owners()]
+
+
+def _answer(response: pool_pb2.PrefillResponse) -> Answer:
+    names = [item.name for item in dataclasses.fields(Answer) if item.name != "stores"]
+    values = {name: getattr(response, name) for name in names}
+    return Answer(**values, stores=tuple(response.stores))
+
+
+def _failed(request: Request, error: grpc.RpcError) -> Answer:
+    """An answer for a request that the engine never answered."""
+    call: Any = error  # grpcio raises what is a Call as well
+    what = f"{call.code().name}: {call.details()}"
+    failed = pool_pb2.PrefillResponse(
+        request_id=request.request_id, input_tokens=request.input_length, error=what
+    )
+    return _answer(failed)
