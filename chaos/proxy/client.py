@@ -276,7 +276,7 @@ class ProxyClient:
     def counters(self, proxy: str) -> dict[str, dict[str, int]] | None:
         """Hits by toxic, also of removed ones: bytes, chunks, connections.
 
-        `down` counts connections cut by disabling. None on Toxiproxy: it does not count.
+        `down` counts connections cut by disabling. None on Toxiproxy: it counts none.
         """
         if self.flavour != "embedded":
             return None

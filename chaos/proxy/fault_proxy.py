@@ -387,15 +387,27 @@ def _bound_socket(listen: str) -> socket.socket:
     if found is None:
         raise OSError(f"listen tcp: lookup {host}: no such host")
     family, address = found
+    try:
+        if address[1]:
+            return _bind(family, address)
+        # A port the kernel picked is given up when the listener is shut down, one that
+        # was asked for is not: so ask for the one it picked, while it is still held.
+        with _bind(family, address) as picked:
+            return _bind(family, (address[0], picked.getsockname()[1]))
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise OSError(error.errno, f"listen tcp {listen}: bind: {reason}") from error
+
+
+def _bind(family: int, address: tuple[str, int]) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.setblocking(False)
         sock.bind(address)
-    except OSError as error:
+    except OSError:
         sock.close()
-        reason = error.strerror or str(error)
-        raise OSError(error.errno, f"listen tcp {listen}: bind: {reason}") from error
+        raise
     return sock
 
 

@@ -92,10 +92,10 @@ class ProxyProcess:
         """
         detail = ""
         for _ in range(PORT_TRIES):
-            port = _free_port()
-            command = _toxiproxy_command(binary, port, seed)
+            host, port = _free_address()
+            command = _toxiproxy_command(binary, host, port, seed)
             started = _Started(command, ready_line=False)
-            url = f"http://127.0.0.1:{port}"
+            url = f"http://{host}:{port}"
             if _answers(started, url, timeout_s, wait):
                 return cls(url, "toxiproxy", started)
             detail = started.end()
@@ -155,11 +155,11 @@ def find_toxiproxy(environment: Mapping[str, str] = os.environ) -> str | None:
     return shutil.which(BINARY, path=environment.get("PATH", ""))
 
 
-def _toxiproxy_command(binary: str, port: int, seed: int) -> list[str]:
+def _toxiproxy_command(binary: str, host: str, port: int, seed: int) -> list[str]:
     return [
         sys.executable,
         *("-m", "chaos.proxy.launch", "--parent", str(os.getpid()), "--"),
-        *(binary, "-host", "127.0.0.1", "-port", str(port), "-seed", str(seed)),
+        *(binary, "-host", host, "-port", str(port), "-seed", str(seed)),
         "-proxy-metrics",
     ]
 
@@ -171,7 +171,7 @@ class _Started:
     """
 
     def __init__(self, command: list[str], *, ready_line: bool) -> None:
-        self._log = tempfile.TemporaryFile()
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives until end()
         self.process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -233,7 +233,14 @@ def _answers(
     return False
 
 
-def _free_port() -> int:
+def _free_address() -> tuple[str, int]:
+    """A loopback address of this process's own, and a port that is free on it.
+
+    Toxiproxy stays up when its port is taken, so whoever has the port would answer for
+    it; on an address derived from our process id nobody else looks for one.
+    """
+    pid = os.getpid()
+    host = f"127.{64 + (pid >> 16) % 64}.{(pid >> 8) & 255}.{pid & 255}"
     with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
+        sock.bind((host, 0))
+        return host, int(sock.getsockname()[1])

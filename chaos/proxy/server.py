@@ -176,6 +176,7 @@ class ProxyServer:
     def _create(self, document: Mapping[str, Any]) -> FaultProxy:
         name = _field(document, "name", "")
         upstream = _field(document, "upstream", "")
+        _flag(document, "enabled", default=True)
         for field, value in (("name", name), ("upstream", upstream)):
             if not value:
                 raise ApiError(f"missing required field: {field}", 400)
