@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from refimpl.core.codes import Code
-from refimpl.master.directory import Directory, directory_of
+from refimpl.master.directory import Directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,7 +37,7 @@ class GuardedPool:
         self._lock = threading.Lock()
         self._known: set[int] = set()
         self.clock = clock
-        self.directory: Directory = {}
+        self.directory = Directory({})
         self.urgent = threading.Event()
         """Set to have maintenance look at once: no space, or a segment gone."""
 
@@ -78,5 +78,5 @@ class GuardedPool:
         return expired
 
     def _publish(self) -> None:
-        self.directory = directory_of(self._pool.segments(), self.directory)
+        self.directory = self.directory.renewed(self._pool.segments())
         self._beats.publish(frozenset(self._known))

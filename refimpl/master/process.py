@@ -20,6 +20,7 @@ from refimpl.core.pool import Pool
 from refimpl.errors import PortTaken
 from refimpl.failpoints import Failpoints
 from refimpl.master.guarded import GuardedPool
+from refimpl.master.heap import keep_call_memory
 from refimpl.master.heartbeat import Beats, HeartbeatServer, HeartbeatSettings
 from refimpl.master.maintenance import Maintenance
 from refimpl.master.metrics import CallMetrics
@@ -67,6 +68,7 @@ def run(
     # A beat must not wait five milliseconds for the interpreter for each worker that
     # computes; under a millisecond, lookups lose more to switching than beats gain.
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    keep_call_memory()
     master = Master(settings)
     if extend:
         extend(master.server)

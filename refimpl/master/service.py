@@ -17,7 +17,7 @@ import numpy as np
 from refimpl.core.codes import Code
 from refimpl.core.objects import REPLICAS_MAX
 from refimpl.master.columns import BadRequest, column_of, keys_of
-from refimpl.master.directory import from_message, named_in, to_message
+from refimpl.master.directory import from_message, to_message
 from refimpl.proto import pool_pb2, pool_pb2_grpc
 
 if TYPE_CHECKING:
@@ -99,16 +99,17 @@ class MasterService(pool_pb2_grpc.MasterServicer):
         call = "batch_exist_key" if request.no_lease else "batch_get_replica_list"
         self.metrics.answered(call, len(keys), failed)
         self.metrics.lookup_took(shared.clock() - began)
+        segment, offset = _used_replicas(found.segment, found.offset)
         return pool_pb2.LookupResponse(
             status=found.status.tobytes(),
-            segment=found.segment.tobytes(),
-            offset=found.offset.tobytes(),
+            segment=segment.tobytes(),
+            offset=offset.tobytes(),
             size=found.size.tobytes(),
             checksum=found.checksum.tobytes(),
             parts=found.parts.tobytes(),
-            replicas=found.segment.shape[1],
+            replicas=segment.shape[1],
             lease_ms=0 if request.no_lease else self._lease_ms,
-            segments=named_in(found.segment, directory),
+            segments=directory.describe(segment),
         )
 
     @_answers("batch_put_start")
@@ -148,7 +149,7 @@ class MasterService(pool_pb2_grpc.MasterServicer):
             segment=started.segment.tobytes(),
             offset=started.offset.tobytes(),
             replicas=started.segment.shape[1],
-            segments=named_in(started.segment, directory),
+            segments=directory.describe(started.segment),
         )
 
     @_answers("batch_put_end")
@@ -238,6 +239,16 @@ class MasterService(pool_pb2_grpc.MasterServicer):
 def _require(condition: bool, text: str) -> None:
     if not condition:
         raise BadRequest(text)
+
+
+def _used_replicas(
+    segment: NDArray[np.uint64], offset: NDArray[np.uint64]
+) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """The columns without those of replicas that no object of the batch has."""
+    used = max(1, segment.shape[1])
+    while used > 1 and not segment[:, used - 1].any():
+        used -= 1
+    return segment[:, :used], offset[:, :used]
 
 
 def _all(count: int, code: int) -> NDArray[np.int16]:

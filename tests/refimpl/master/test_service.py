@@ -37,12 +37,14 @@ def test_lookup_answers_in_request_order_with_duplicates_and_misses(master) -> N
     assert found.lease_ms == 10_000
 
 
-def test_answer_describes_every_segment_it_names_once(master) -> None:
+def test_answer_describes_every_segment_it_names(master) -> None:
     master.put(keys(200))
     found = master.lookup(keys(200))
     named = set(np.frombuffer(found.segment, "<u8").tolist()) - {0}
 
-    assert sorted(s.id for s in found.segments) == sorted(named)
+    described = [s.id for s in found.segments]
+    assert named <= set(described)
+    assert len(described) == len(set(described))
     assert all(s.rails[0].address for s in found.segments)
 
 
