@@ -31,10 +31,11 @@ class Series:
 
     def add(self, at_s: float, value_s: float) -> None:
         """Records a latency; `at_s` is seconds since the epoch or the run's start."""
-        value_us = max(LOWEST_US, round(value_s * 1e6)) if value_s >= 0 else -1
-        if not LOWEST_US <= value_us <= HIGHEST_US or self.recorded >= MAX_VALUES:
+        in_range = 0 <= value_s * 1e6 <= HIGHEST_US  # false for NaN as well
+        if not in_range or self.recorded >= MAX_VALUES:
             self.dropped += 1
             return
+        value_us = max(LOWEST_US, round(value_s * 1e6))
         self.seconds.setdefault(int(at_s), []).append(value_us)
         self.recorded += 1
 

@@ -76,12 +76,10 @@ def _failure(outcome: Outcome, width: int) -> str:
     words = [f"\n{outcome.verdict.value} {outcome.nodeid}"]
     bullets = [outcome.error] * bool(outcome.error)
     bullets += [line(row) for row in outcome.broken]
-    for bullet in bullets or ["nothing was judged"]:
-        words.append(
-            textwrap.fill(
-                bullet, width, initial_indent="  - ", subsequent_indent="    "
-            )
-        )
+    words += [
+        textwrap.fill(bullet, width, initial_indent="  - ", subsequent_indent="    ")
+        for bullet in bullets or ["nothing was judged"]
+    ]
     words.append(f"  reproduce: {outcome.reproduce}")  # never wrapped: to be pasted
     return "\n".join(words)
 
