@@ -149,8 +149,8 @@ def test_the_slot_is_held_for_the_modelled_time(make_engine, order):
     assert all(s.prefill_modelled_s == pytest.approx(0.05) for s in served)
     assert time.monotonic() - started >= 0.15
     assert ttft[0] >= 0.05
-    assert ttft[2] >= 0.15
-    assert max(s.queue_s for s in served) >= 0.1
+    assert ttft[2] > 0.1
+    assert max(s.queue_s for s in served) > 0.05
 
 
 @pytest.mark.parametrize("where", ["cache", "slot", "prefill"])
@@ -186,18 +186,20 @@ def test_abort_of_nobody_says_so(make_engine):
 
 
 def test_aborts_at_random_points_leave_nothing_behind(make_engine, order, cache):
-    engine = make_engine(prefill_tokens_per_s=512 / 0.004, prefill_slots=2)
+    engine = make_engine(prefill_tokens_per_s=512 / 0.02, prefill_slots=2)
     rng = random.Random(3)
-    runs = [_later(engine, order(f"r{i}", i % 7)) for i in range(60)]
+    called_off = rng.sample(range(60), 50)
+    runs = [_later(engine, order(f"r{i}", i)) for i in range(60)]
     waiter = threading.Event()
-    for i in rng.sample(range(60), 40):
-        waiter.wait(rng.random() * 0.004)
+    for i in called_off:
+        waiter.wait(rng.random() * 0.002)
         engine.abort(f"r{i}")
     for thread, _, _ in runs:
         thread.join(10)
     results = [answers[0].result for _, answers, _ in runs]
 
-    assert set(results) == {"ok", "aborted"}
+    assert {results[i] for i in range(60) if i not in called_off} == {"ok"}
+    assert "aborted" in results
     assert cache.held == set()
     assert engine.slots.counts() == {
         "inside": 0,
