@@ -18,12 +18,14 @@ tick itself."""
 class _Client:
     seen: float
     deadline: float
+    forgiven: bool = False
+    """Its deadline was extended and it was not heard since."""
 
 
 class Liveness:
     """Heartbeats in, expired clients out.
 
-    `heartbeat` only reads a dict and writes two floats of one record: a thread that
+    `heartbeat` only reads a dict and writes to one record: a thread that
     calls it while `expire` runs can at worst refresh a record that is already out.
     """
 
@@ -31,7 +33,6 @@ class Liveness:
         self._ttl_s = ttl_s
         self._clients: dict[int, _Client] = {}
         self._ticked: float | None = None
-        self._deferred_at: float | None = None
         self.deferred = 0
         """Stalls that were forgiven so far."""
 
@@ -54,6 +55,7 @@ class Liveness:
             return False
         record.seen = max(record.seen, now)
         record.deadline = max(record.deadline, now + self._ttl_s)
+        record.forgiven = False
         return True
 
     def silence_s(self, client: int, now: float) -> float:
@@ -66,31 +68,24 @@ class Liveness:
         late = self._ticked is not None and now - self._ticked > self._ttl_s * _LATE
         self._ticked = now
         silent = [c for c, record in self._clients.items() if record.deadline <= now]
-        self._end_stall(now, bool(silent))
         most = len(self._clients) >= 2 and len(silent) * 2 > len(self._clients)
-        if self._clients and (late or most) and self._deferred_at is None:
-            self._defer(now)
-            return []
+        if late or most:
+            forgiven = [c for c in silent if self._clients[c].forgiven]
+            if late or len(forgiven) < len(silent):
+                self._forgive(now)
+            silent = forgiven
         for client in silent:
             del self._clients[client]
         return silent
 
-    def _defer(self, now: float) -> None:
-        self._deferred_at = now
-        self.deferred += 1
-        for record in self._clients.values():
-            record.deadline = max(record.deadline, now + self._ttl_s)
+    def _forgive(self, now: float) -> None:
+        """Gives everybody one more ttl, but nobody twice without a beat in between.
 
-    def _end_stall(self, now: float, anybody_silent: bool) -> None:
-        """A stall is over when half were heard again, or when its extra ttl is over.
-
-        While it lasts nothing is forgiven a second time, so clients that really died
-        during it are expired one ttl late and no later.
+        So a client that really died is expired one ttl late and no later, however often
+        the master stalls.
         """
-        if self._deferred_at is None:
-            return
-        since = self._deferred_at
-        heard = sum(record.seen > since for record in self._clients.values())
-        extra_over = now >= since + self._ttl_s and not anybody_silent
-        if heard * 2 >= len(self._clients) or extra_over:
-            self._deferred_at = None
+        unforgiven = [r for r in self._clients.values() if not r.forgiven]
+        self.deferred += bool(unforgiven)
+        for record in unforgiven:
+            record.deadline = max(record.deadline, now + self._ttl_s)
+            record.forgiven = True
