@@ -1,0 +1,68 @@
+"""Settings of the hierarchical cache of one engine."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Self
+
+from refimpl.core.breaker import BreakerSettings
+from refimpl.core.prefetch import PrefetchSettings
+from refimpl.core.quarantine import QuarantineSettings
+from refimpl.core.scaling import scale
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HiCacheSettings:
+    """Sizes are pages and bytes, durations seconds at factor 1.
+
+    A page is one row of `page_bytes`. Its main part, all but the last `sidecar_bytes`,
+    is cut equally into `components`, each an object of its own in the pool under the
+    component's key; the component "" has the page key itself. Every component is
+    written in `ranks` equal parts, each by its own put.
+    """
+
+    page_tokens: int = 64
+    page_bytes: int = 16 << 10
+    l1_pages: int = 512
+    l2_pages: int = 2048
+    components: tuple[str, ...] = ("",)
+    sidecar_bytes: int = 0
+    ranks: int = 1
+    replicas: int = 1
+
+    prefetch: PrefetchSettings = field(default_factory=PrefetchSettings)
+    breaker: BreakerSettings = field(default_factory=BreakerSettings)
+    quarantine: QuarantineSettings = field(default_factory=QuarantineSettings)
+
+    negative_ttl_s: float = 10.0
+    negative_capacity: int = 65_536
+    prefill_tokens_per_s: float = 0.0
+    """Speed of recomputing: a read slower than that is a fault; 0 switches it off."""
+    slow_floor_s: float = 0.1
+    """No read faster than this is slow, and nobody waits longer for another request's
+    read of the same pages. The article's 95 % bound; the machine's, never scaled."""
+
+    prefetch_threads: int = 8
+    prefetch_queue: int = 1024
+    probe_threads: int = 4
+    canary_bytes: int = 4096
+
+    writeback_tasks: int = 256
+    put_attempts: int = 3
+    put_backoff_s: float = 0.05
+    put_timeout_s: float = 2.0
+
+    poison_free_pages: bool = False
+    """Overwrites freed pages, so that a use after free shows as wrong bytes."""
+
+    def scaled(self, factor: float) -> Self:
+        """Every duration times `factor`, the rate of recomputing divided by it."""
+        own = scale(self, factor, fixed=("slow_floor_s", "prefill_tokens_per_s"))
+        return dataclasses.replace(
+            own,
+            prefill_tokens_per_s=self.prefill_tokens_per_s / factor,
+            prefetch=self.prefetch.scaled(factor),
+            breaker=self.breaker.scaled(factor),
+            quarantine=self.quarantine.scaled(factor),
+        )
