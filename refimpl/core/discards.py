@@ -30,6 +30,7 @@ class Discards:
             heapq.heappush(self._heap, (until, next(self._order), group))
             self.buffers += int(group.offsets.size)
             group.segment.quarantined += group.total_bytes
+            group.segment.releasing -= group.total_bytes
 
     def due(self, now: float, groups_max: int) -> list[Freed]:
         """Takes out up to `groups_max` groups whose time has come."""
@@ -38,6 +39,7 @@ class Discards:
             group = heapq.heappop(self._heap)[2]
             self.buffers -= int(group.offsets.size)
             group.segment.quarantined -= group.total_bytes
+            group.segment.releasing += group.total_bytes
             groups.append(group)
         return groups
 

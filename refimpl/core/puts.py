@@ -268,8 +268,9 @@ class Puts:
         part: int,
         now: float,
     ) -> None:
-        table = self._objects
-        bit = np.uint64(1 << part)
+        if not rows.size:
+            return
+        table, bit = self._objects, np.uint64(1 << part)
         rows = rows[(table.part_mask.take(slots[rows]) & bit) == 0]
         slots, position = np.unique(slots[rows], return_index=True)
         table.checksum[slots] ^= checksums[rows[position]]

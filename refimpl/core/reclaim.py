@@ -69,7 +69,7 @@ class Reclaim:
         lease = self._objects.lease.take(slots)
         leased = lease > now
         if leased.any():
-            self._hold(self.drop(slots[leased]), float(lease[leased].max()))
+            self._discards.hold(self.drop(slots[leased]), float(lease[leased].max()))
         self.drop_now(slots[~leased])
 
     def discard(self, slots: Slots) -> None:
@@ -78,7 +78,7 @@ class Reclaim:
             return
         until = float(self._objects.put_start.take(slots).max()) + self._release_s
         self.discarded += len(slots)
-        self._hold(self.drop(slots), until)
+        self._discards.hold(self.drop(slots), until)
 
     def drop_dead_puts(self, now: float) -> list[Freed]:
         """Forgets puts that nobody ended or took over by their release time."""
@@ -93,11 +93,6 @@ class Reclaim:
             self._oldest_put = float(started[~overdue].min(initial=np.inf))
         self.discarded += len(dead)
         return self.drop(dead)
-
-    def _hold(self, freed: list[Freed], until: float) -> None:
-        for group in freed:
-            group.segment.releasing -= group.total_bytes
-        self._discards.hold(freed, until)
 
     def _buffers(
         self,
