@@ -63,8 +63,9 @@ class RailCounters:
 class DataServer:
     """Serves one segment on all its rails, from `start` until `close`.
 
+    Ports are taken at once, before any memory is: a taken one shows without delay.
+
     Args:
-        view: the segment.
         segment: its id; requests that name another are refused.
         rails: where to listen.
         failpoints: `store.read`, `store.write`, `store.corrupt`.
@@ -77,7 +78,6 @@ class DataServer:
 
     def __init__(
         self,
-        view: memoryview,
         segment: int,
         rails: Sequence[RailSpec],
         failpoints: Failpoints,
@@ -85,7 +85,7 @@ class DataServer:
         max_connections: int = 512,
         idle_s: float = 300.0,
     ) -> None:
-        self._view = view
+        self._view = memoryview(b"")
         self._segment = segment
         self._failpoints = failpoints
         self._max_connections = max_connections
@@ -119,8 +119,9 @@ class DataServer:
         """Requests between their head and their last byte."""
         return self._in_flight
 
-    def start(self) -> None:
-        """Begins to accept."""
+    def start(self, view: memoryview) -> None:
+        """Begins to accept; `view` is the segment."""
+        self._view = view
         for name, listener in self._listeners.items():
             thread = threading.Thread(
                 target=self._accept,
@@ -158,6 +159,7 @@ class DataServer:
             threads = [*self._accepting, *self._threads]
         for thread in threads:
             thread.join(timeout_s)
+        self._view = memoryview(b"")
 
     def snapshot(self) -> dict[str, Any]:
         """Counters for the admin page."""

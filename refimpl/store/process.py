@@ -1,0 +1,215 @@
+"""The store as a process: take ports, then memory, serve, be known, drain, end."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import secrets
+import signal
+import sys
+import threading
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+from refimpl.admin import AdminServer
+from refimpl.failpoints import Failpoints
+from refimpl.role import announce
+from refimpl.settings import in_real_time
+from refimpl.store.memory import SegmentMemory, pin_to_node, require_memory
+from refimpl.store.pulse import Pulse
+from refimpl.store.registration import Registration, new_segment_id
+from refimpl.store.server import DataServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+
+    from prometheus_client.metrics_core import Metric
+
+    from refimpl.store.settings import StoreSettings
+
+_LOG: Final = logging.getLogger(__name__)
+_PINGS_TO_MOUNT: Final = 5
+"""Ping intervals that the ready line waits for the first mount."""
+_LAST_READS_S: Final = 5.0
+"""How long reads in flight may take after the grace."""
+_RENEW_S: Final = 1.0
+
+
+def run(settings: StoreSettings) -> int:
+    """Runs a store until SIGTERM or Ctrl-C, and drains.
+
+    Args:
+        settings: at factor 1, as the operator wrote them.
+
+    Raises:
+        UsageError: an address is taken, or the host is short of memory.
+    """
+    signals = _Signals()
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
+    with Store(settings) as store:
+        store.wait_mounted()
+        announce("store", settings.name, store.facts())
+        while not signals.first.wait(store.settings.ping_interval_s):
+            store.pulse.check()
+        store.drain(signals.second)
+    return 0
+
+
+class _Signals:
+    """The first SIGTERM begins the drain; the second ends its grace, never a read."""
+
+    def __init__(self) -> None:
+        self.first = threading.Event()
+        self.second = threading.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+
+    def _on_signal(self, _number: int, _frame: object) -> None:
+        (self.second if self.first.is_set() else self.first).set()
+
+
+class Store:
+    """Every part of a running store; a context manager that ends them in order.
+
+    Args:
+        settings: at factor 1, as the operator wrote them.
+    """
+
+    def __init__(self, settings: StoreSettings) -> None:
+        self.settings = in_real_time(settings)
+        self.failpoints = Failpoints.from_env()
+        require_memory(settings.size)
+        segment = new_segment_id()
+        with ExitStack() as stack:
+            self.server = DataServer(
+                segment,
+                settings.rails,
+                self.failpoints,
+                max_connections=settings.max_connections,
+                idle_s=self.settings.idle_s,
+            )
+            stack.callback(self.server.close)
+            registry = CollectorRegistry()
+            registry.register(_StoreMetrics(self.server))
+            self.admin = AdminServer(
+                settings.admin_listen, "store", registry, self.failpoints, self.state
+            )
+            stack.callback(self.admin.close)
+            self.cpus = pin_to_node(settings.numa_node)
+            self.memory = SegmentMemory(
+                settings.size,
+                huge_pages=settings.hugepages,
+                numa_node=settings.numa_node,
+            )
+            self._stack = stack.pop_all()
+        self.registration = Registration(
+            self.settings,
+            self.rails,
+            lambda number: self.server.renew(number, _RENEW_S),
+            segment=segment,
+            client=secrets.randbits(63) | 1,
+        )
+        self.pulse = Pulse(
+            self.settings, self.registration.client, self.registration.remount
+        )
+
+    @property
+    def rails(self) -> dict[str, str]:
+        """What clients are told, by rail name: a proxy may stand before a listener."""
+        bound = self.server.addresses
+        return {r.name: r.advertise or bound[r.name] for r in self.settings.rails}
+
+    def __enter__(self) -> Self:
+        self.server.start(self.memory.view)
+        self.admin.start()
+        self.registration.start()
+        self.pulse.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.registration.leave()
+        self.pulse.stop()
+        self._stack.close()
+
+    def wait_mounted(self) -> bool:
+        """Waits for the first mount, but not for ever: masters may come later."""
+        patience_s = _PINGS_TO_MOUNT * self.settings.ping_interval_s
+        return self.registration.first_mount.wait(patience_s)
+
+    def drain(self, hurry: threading.Event) -> None:
+        """No new allocations, reads served for the grace, then out of the pool."""
+        grace_s = self.settings.grace_s
+        self.registration.drain(grace_s)
+        hurry.wait(grace_s)
+        self.registration.leave()
+        if not self.server.wait_idle(_LAST_READS_S):
+            _LOG.warning("requests still in flight after %g s", _LAST_READS_S)
+
+    def facts(self) -> dict[str, Any]:
+        """For the ready line."""
+        return {
+            "pid": os.getpid(),
+            "rails": self.rails,
+            "listen": self.server.addresses,
+            "admin": self.admin.address,
+            "segment": f"{self.registration.segment:016x}",
+            "mounted": self.registration.is_mounted,
+            "size": self.settings.size,
+            "cpus": self.cpus,
+            **dataclasses.asdict(self.memory.facts),
+        }
+
+    def state(self) -> dict[str, Any]:
+        """For the admin page."""
+        registration = self.registration
+        return {
+            "name": self.settings.name,
+            "host_id": self.settings.host_id or self.settings.name,
+            "segment": f"{registration.segment:016x}",
+            "client": f"{registration.client:016x}",
+            "mounted": registration.is_mounted,
+            "mounts": registration.mounts,
+            "heartbeat": {
+                "pid": self.pulse.pid,
+                "said": self.pulse.last_said,
+                "starts": self.pulse.starts,
+            },
+            "threads": threading.active_count(),
+            "fds": len(list(Path("/proc/self/fd").iterdir())),
+            "monotonic_s": time.monotonic(),
+            **self.server.snapshot(),
+        }
+
+
+class _StoreMetrics:
+    """The data server's counters for Prometheus, read when asked."""
+
+    def __init__(self, server: DataServer) -> None:
+        self._server = server
+
+    def collect(self) -> Iterator[Metric]:
+        """Families with a sample per rail."""
+        found = self._server.snapshot()
+        connections = GaugeMetricFamily(
+            "store_connections", "data connections", value=found["connections"]
+        )
+        yield connections
+        for field in ("bytes_in", "bytes_out", "requests", "errors", "refused"):
+            family = CounterMetricFamily(
+                f"store_{field}", f"{field} of a rail", labels=["rail"]
+            )
+            for rail, counters in found["rails"].items():
+                family.add_metric([rail], counters[field])
+            yield family
