@@ -2,8 +2,8 @@
 
 A thread would share the interpreter with the data plane and starve under load
 (Ascend/TransferQueue#99), and it would beat on while the store is stuck. This process
-beats only while its parent is runnable: a stopped, dead or replaced parent has no pulse.
-The kernel kills it together with the parent.
+beats only while its parent is runnable: one that is stopped, dead or replaced has no
+pulse. The kernel kills it together with the parent.
 
 Run as `python -S -E heartbeat.py --parent PID --address HOST:PORT --client N
 --interval-s S --timeout-s S`. Every change goes to stdout, a line each: `known`,
@@ -55,7 +55,7 @@ class Heart:
         return "remount" if status else "known"
 
     def close(self) -> None:
-        """Ends the connection; an answer that is late must not be taken for the next."""
+        """Ends the connection: a late answer must not be taken for the next."""
         if self._sock is not None:
             self._sock.close()
             self._sock = None

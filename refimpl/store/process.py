@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -142,6 +142,9 @@ class Store:
         self.registration.leave()
         self.pulse.stop()
         self._stack.close()
+        # A connection that would not end keeps its view; the kernel frees the rest.
+        with suppress(BufferError):
+            self.memory.close()
 
     def wait_mounted(self) -> bool:
         """Waits for the first mount, but not for ever: masters may come later."""

@@ -66,6 +66,7 @@ class Registration:
         self.mounts = 0
         self.is_mounted = False
         self._fresh = True
+        self._left = False
         self._told: int | None = None
         self._wake = threading.Event()
         self._stop = threading.Event()
@@ -104,7 +105,12 @@ class Registration:
         return self._unmount(grace_s)
 
     def leave(self) -> Code:
-        """Takes the segment out of the pool."""
+        """Takes the segment out of the pool; once."""
+        if self._left:
+            return Code.OK
+        self._left = True
+        self._stop.set()
+        self._wake.set()
         code = self._unmount(0.0)
         self._thread.join(self._settings.rpc_timeout_s)
         self._channel.close()
