@@ -48,6 +48,9 @@ class UpSettings:
     )
     seed: int = setting(0, "seed of engines and load")
     duration_s: float = setting(0.0, "seconds to run, 0 until Ctrl-C", at_least=0)
+    status_s: float = setting(
+        5.0, "seconds between status lines, where there is no terminal", at_least=0.1
+    )
 
 
 class LocalCluster:
@@ -113,7 +116,14 @@ def run(settings: UpSettings) -> int:
 def _watch(cluster: LocalCluster, load: SyntheticLoad | None, stop: Event) -> None:
     from refimpl.status import watch
 
-    watch(cluster, load, stop, duration_s=cluster.settings.duration_s or None)
+    settings = cluster.settings
+    watch(
+        cluster,
+        load,
+        stop,
+        duration_s=settings.duration_s or None,
+        line_period_s=settings.status_s,
+    )
 
 
 def _load(cluster: LocalCluster, stack: ExitStack) -> SyntheticLoad | None:

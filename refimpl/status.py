@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 _ASK_TIMEOUT_S: Final = 0.3
 _TABLE_PERIOD_S: Final = 1.0
-_LINE_PERIOD_S: Final = 5.0
 _MIB: Final = 1 << 20
 
 
@@ -47,13 +46,14 @@ def watch(
     stop: Event,
     *,
     duration_s: float | None,
+    line_period_s: float = 5.0,
 ) -> None:
     """Shows the cluster until `stop` is set or the duration is over."""
     ends_s = time.monotonic() + duration_s if duration_s else float("inf")
     if sys.stdout.isatty():
         _watch_table(cluster, load, stop, ends_s)
     else:
-        _watch_lines(cluster, load, stop, ends_s)
+        _watch_lines(cluster, load, stop, ends_s, line_period_s)
 
 
 def rows_of(cluster: LocalCluster) -> list[Row]:
@@ -79,7 +79,11 @@ def _watch_table(
 
 
 def _watch_lines(
-    cluster: LocalCluster, load: SyntheticLoad | None, stop: Event, ends_s: float
+    cluster: LocalCluster,
+    load: SyntheticLoad | None,
+    stop: Event,
+    ends_s: float,
+    period_s: float,
 ) -> None:
     started_s = time.monotonic()
     while True:
@@ -87,7 +91,7 @@ def _watch_lines(
         view = load.view() if load else None
         sys.stdout.write(line_of(rows_of(cluster), view, age_s) + "\n")
         sys.stdout.flush()
-        if _is_over(stop, ends_s, _LINE_PERIOD_S):
+        if _is_over(stop, ends_s, period_s):
             return
 
 
