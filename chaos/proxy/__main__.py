@@ -37,8 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     token = options.token or os.environ.get(TOKEN_VARIABLE, "")
     try:
-        listener = _listen(options.listen, guarded=bool(token))
         parent = _parent(options.die_with_parent)
+        listener = _listen(options.listen, guarded=bool(token))
     except (OSError, ValueError) as error:
         sys.stderr.write(f"chaos proxy: {error}\n")
         return USAGE
@@ -88,16 +88,27 @@ def _listen(text: str, *, guarded: bool) -> socket.socket:
 
 
 def _parent(pid: int | None) -> int | None:
-    """A descriptor that becomes readable when the parent ends, None when not asked.
+    """The parent to end with, None when not asked to.
 
-    PR_SET_PDEATHSIG would fire when the starting *thread* ends; this does not.
+    Raises:
+        ValueError: the parent that was meant is gone already.
     """
     if pid is None:
         return None
     parent = os.getppid()
     if pid not in (0, parent):
         raise ValueError(f"the parent {pid} is gone")
-    return os.pidfd_open(parent)
+    return parent
+
+
+def _watch_parent(loop: Loop, parent: int) -> int:
+    """Stops the loop when the parent ends; returns the descriptor that tells.
+
+    PR_SET_PDEATHSIG would fire when the starting *thread* ends; a pidfd does not.
+    """
+    parent_fd = os.pidfd_open(parent)
+    loop.register(parent_fd, lambda _: loop.stop(), select.EPOLLIN)
+    return parent_fd
 
 
 def _raise_descriptor_limit() -> None:
@@ -119,8 +130,7 @@ def _serve(
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: loop.stop())
     loop.register(bell.fileno(), lambda _: loop.stop(), select.EPOLLIN)
-    if parent is not None:
-        loop.register(parent, lambda _: loop.stop(), select.EPOLLIN)
+    parent_fd = None if parent is None else _watch_parent(loop, parent)
     ready = {"url": f"http://{address}", "pid": os.getpid(), "version": VERSION}
     sys.stdout.write(f"chaos proxy ready {json.dumps(ready)}\n")
     sys.stdout.flush()
@@ -129,6 +139,8 @@ def _serve(
     api.close()
     server.close()
     loop.close()
+    if parent_fd is not None:
+        os.close(parent_fd)
     bell.close()
     ringer.close()
 

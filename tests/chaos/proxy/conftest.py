@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from chaos.proxy.client import ProxyClient, ToxicInfo
 from chaos.proxy.process import ProxyProcess, find_toxiproxy
 
 _names = itertools.count()
@@ -85,11 +84,11 @@ class Rig:
         self.client = server.client()
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=512)
         self.listener.settimeout(5.0)
-        self.upstream = "127.0.0.1:{}".format(self.listener.getsockname()[1])
+        self.upstream = f"127.0.0.1:{self.listener.getsockname()[1]}"
         self._proxies: list[str] = []
         self._open: list[socket.socket] = [self.listener]
 
-    def proxy(self, *toxics: ToxicInfo):
+    def proxy(self, *toxics):
         info = self.client.create(
             f"proxy-{os.getpid()}-{next(_names)}", "127.0.0.1:0", self.upstream, toxics
         )

@@ -1,0 +1,382 @@
+"""The client against servers that lie, hang and fail, and against good ones."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from toxiproxy.api import APIConsumer
+
+from chaos.errors import (
+    FaultNotInjected,
+    ProxyRefused,
+    ProxyUnreachable,
+    ResidualFault,
+    UsageError,
+)
+from chaos.proxy.client import ProxyClient, ToxicInfo
+
+
+class FakeToxiproxy:
+    """One proxy "p" and its toxics, with the ways of a server not to be trusted."""
+
+    def __init__(self) -> None:
+        self.toxics: dict[str, dict] = {}
+        self.proxy = {"name": "p", "listen": "127.0.0.1:1", "upstream": "u:1"}
+        self.enabled = True
+        self.exists = True
+        self.calls: list[str] = []
+        self.add_status = 200
+        self.stores = True
+        self.alters: dict[str, int] = {}
+        self.delete_status = 204
+        self.delete_hangs = False
+        self.frees_on_disable = True
+        self.disable_status = 200
+        self.recreate_status = 201
+        self.freed = threading.Event()
+        fake = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.0"
+
+            def do(self) -> None:
+                size = int(self.headers.get("Content-Length", 0))
+                body = json.loads(self.rfile.read(size) or b"null")
+                fake.calls.append(f"{self.command} {self.path}")
+                status, answer = fake.answer(self.command, self.path, body)
+                payload = json.dumps(answer).encode() if answer is not None else b""
+                try:
+                    self.send_response(status)
+                    self.send_header("Content-Length", str(len(payload)))
+                    self.end_headers()
+                    self.wfile.write(payload)
+                except OSError:
+                    return  # the client gave up: that is what the test is about
+
+            do_GET = do_POST = do_DELETE = do
+
+            def log_message(self, *_) -> None:
+                return
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = False
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.01,))
+        self.thread.start()
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
+
+    def close(self) -> None:
+        self.freed.set()
+        self.server.shutdown()
+        self.server.server_close()
+        self.thread.join()
+
+    def wire(self) -> dict:
+        toxics = list(self.toxics.values())
+        return self.proxy | {"enabled": self.enabled, "toxics": toxics}
+
+    def answer(self, method: str, path: str, body):
+        parts = path.strip("/").split("/")
+        if path == "/version":
+            return 200, {"version": "2.12.0"}
+        if parts == ["reset"]:
+            return 204, None
+        if parts == ["proxies"]:
+            return self._index(method)
+        if parts == ["proxies", "p"]:
+            return self._proxy(method, body)
+        if parts == ["proxies", "p", "toxics"]:
+            return self._toxics(method, body)
+        return self._toxic(method, parts[3])
+
+    def _index(self, method):
+        if method == "POST":
+            self.exists = self.recreate_status == 201
+            return self.recreate_status, self.wire()
+        return 200, {"p": self.wire()}
+
+    def _proxy(self, method, body):
+        if method == "DELETE":
+            self.exists = False
+            self.toxics.clear()
+            self.freed.set()
+            return 204, None
+        if method == "POST":
+            if self.disable_status != 200:
+                return self.disable_status, {"error": "no", "status": 500}
+            self.enabled = body["enabled"]
+            if not self.enabled and self.frees_on_disable:
+                self.delete_hangs = False
+                self.freed.set()
+        return 200, self.wire()
+
+    def _toxics(self, method, body):
+        if method == "POST":
+            if self.stores:
+                toxic = body | {"attributes": body["attributes"] | self.alters}
+                self.toxics[body["name"]] = toxic
+            return self.add_status, body
+        return 200, list(self.toxics.values())
+
+    def _toxic(self, method, name):
+        if method == "DELETE":
+            if self.delete_hangs:
+                self.freed.wait(5.0)
+                return 500, None
+            if self.delete_status == 204:
+                self.toxics.pop(name, None)
+            return self.delete_status, None
+        return 404, {"error": "toxic not found", "status": 404}
+
+
+@pytest.fixture
+def fake():
+    fake = FakeToxiproxy()
+    yield fake
+    fake.close()
+
+
+def test_a_server_that_answers_500_has_not_injected(fake):
+    fake.add_status, fake.stores = 500, False
+
+    with pytest.raises(FaultNotInjected, match="answered 500") as caught:
+        ProxyClient(fake.url).add_toxic("p", "timeout")
+
+    assert (caught.value.fault, caught.value.target) == ("timeout_downstream", "p")
+
+
+def test_a_server_that_says_yes_and_does_not_do_it_has_not_injected(fake):
+    fake.stores = False
+
+    with pytest.raises(FaultNotInjected, match="does not have it"):
+        ProxyClient(fake.url).add_toxic("p", "timeout")
+
+
+def test_a_toxic_with_another_attribute_has_not_been_injected(fake):
+    fake.alters = {"latency": 5}
+
+    with pytest.raises(FaultNotInjected, match="latency=5 instead of 50"):
+        ProxyClient(fake.url).add_toxic("p", "latency", attributes={"latency": 50})
+
+
+def test_an_attribute_that_the_server_dropped_is_noticed(rig):
+    info = rig.proxy()
+
+    with pytest.raises(FaultNotInjected, match="colour=None instead of 1"):
+        rig.client.add_toxic(info.name, "latency", attributes={"colour": 1})
+
+
+def test_a_toxic_that_was_stored_although_the_answer_was_lost_counts(fake):
+    fake.add_status = 500
+
+    assert ProxyClient(fake.url).add_toxic("p", "timeout").name == "timeout_downstream"
+
+
+def test_a_type_the_real_server_does_not_know_is_not_injected(fake):
+    fake.add_status, fake.stores = 400, False
+
+    with pytest.raises(FaultNotInjected):
+        ProxyClient(fake.url).add_toxic("p", "corrupt")
+
+
+def test_a_server_that_is_gone_has_not_injected():
+    client = ProxyClient("http://127.0.0.1:1")
+    client._flavour = "toxiproxy"
+
+    with pytest.raises(FaultNotInjected, match="no answer"):
+        client.add_toxic("p", "timeout")
+
+
+def test_time_to_live_on_the_real_server_is_told_as_not_kept(fake):
+    client = ProxyClient(fake.url)
+
+    assert client.add_toxic("p", "timeout", ttl_ms=500).ttl_ms is None
+    assert client.heals_itself is False
+    assert "ttl_ms" not in fake.toxics["timeout_downstream"]
+
+
+def test_a_plain_removal_is_verified(fake):
+    client = ProxyClient(fake.url)
+    client.add_toxic("p", "timeout")
+
+    assert client.remove_toxic("p", "timeout_downstream") == "removed"
+
+
+def test_removing_what_is_not_there_is_no_error(rig):
+    info = rig.proxy()
+
+    assert rig.client.remove_toxic(info.name, "none") == "absent"
+
+
+def test_a_removal_that_hangs_falls_back_to_closing_connections(fake):
+    client = ProxyClient(fake.url)
+    client.add_toxic("p", "timeout")
+    fake.delete_hangs = True
+    start = time.monotonic()
+
+    assert client.remove_toxic("p", "timeout_downstream", deadline_s=0.2) == "closed"
+
+    assert time.monotonic() - start < 1.5
+    assert (fake.toxics, fake.enabled) == ({}, True)
+
+
+def test_a_removal_that_hangs_for_ever_makes_the_proxy_again(fake):
+    client = ProxyClient(fake.url)
+    client.add_toxic("p", "timeout")
+    fake.delete_hangs, fake.frees_on_disable = True, False
+
+    assert client.remove_toxic("p", "timeout_downstream", deadline_s=0.1) == "recreated"
+
+    assert "DELETE /proxies/p" in fake.calls
+    assert fake.exists
+
+
+def test_a_removal_that_nothing_helps_is_a_residual_fault(fake):
+    client = ProxyClient(fake.url)
+    client.add_toxic("p", "timeout")
+    fake.delete_status = fake.disable_status = fake.recreate_status = 500
+
+    with pytest.raises(ResidualFault) as caught:
+        client.remove_toxic("p", "timeout_downstream", deadline_s=0.2)
+
+    assert caught.value.exit_code == 5
+
+
+def test_a_disable_that_did_not_happen_is_not_injected(fake):
+    fake.disable_status = 500
+
+    with pytest.raises(FaultNotInjected):
+        ProxyClient(fake.url).set_enabled("p", False)
+
+
+def test_an_enable_that_did_not_happen_is_a_residual_fault(fake):
+    fake.enabled, fake.disable_status = False, 500
+
+    with pytest.raises(ResidualFault):
+        ProxyClient(fake.url).set_enabled("p", True)
+
+
+def test_a_reset_that_left_a_toxic_is_a_residual_fault(fake):
+    client = ProxyClient(fake.url)
+    client.add_toxic("p", "timeout")
+
+    with pytest.raises(ResidualFault, match="timeout_downstream"):
+        client.reset()
+
+
+def test_a_call_has_a_deadline(fake):
+    fake.toxics["t"] = {"name": "t", "type": "timeout"}
+    fake.delete_hangs = True
+    start = time.monotonic()
+
+    with pytest.raises(ProxyUnreachable):
+        ProxyClient(fake.url, timeout_s=0.1)._call("delete", "/proxies/p/toxics/t")
+
+    assert time.monotonic() - start < 1.0
+
+
+def test_servers_do_not_mix_and_the_library_is_left_alone(fake, ours):
+    one, two = ProxyClient(fake.url), ProxyClient(ours.server.url)
+
+    assert (one.flavour, two.flavour) == ("toxiproxy", "embedded")
+    assert one.version() == "2.12.0"
+    assert (APIConsumer.host, APIConsumer.port) == ("127.0.0.1", 8474)
+
+
+def test_an_http_proxy_in_the_environment_is_not_used(ours, monkeypatch):
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+
+    assert ours.client.version()
+
+
+def test_a_url_that_is_none_is_refused_with_usage():
+    with pytest.raises(UsageError):
+        ProxyClient("127.0.0.1:8474")
+
+
+def test_create_arms_before_the_first_connection_on_both_servers(rig):
+    info = rig.proxy(ToxicInfo(type="timeout"), ToxicInfo(type="latency"))
+    _near, far = rig.connect(info)
+    far.sendall(b"x")
+
+    assert info.enabled
+    assert {toxic.name for toxic in info.toxics} == {
+        "timeout_downstream",
+        "latency_downstream",
+    }
+    assert rig.silent(_near)
+
+
+def test_nothing_is_left_of_a_creation_that_failed(rig):
+    with pytest.raises((FaultNotInjected, ProxyRefused)):
+        rig.client.create(
+            "wrong", "127.0.0.1:0", rig.upstream, [ToxicInfo(type="nothing")]
+        )
+
+    assert "wrong" not in rig.client.proxies()
+
+
+def test_creating_a_name_twice_keeps_the_first(rig):
+    info = rig.proxy()
+
+    with pytest.raises(ProxyRefused) as caught:
+        rig.client.create(info.name, "127.0.0.1:0", rig.upstream)
+
+    assert caught.value.status == 409
+    assert rig.client.proxy(info.name) == info
+
+
+def test_toxics_read_back_as_they_were_ordered(rig):
+    info = rig.proxy()
+    added = rig.client.add_toxic(
+        info.name,
+        "latency",
+        name="slow",
+        stream="upstream",
+        toxicity=0.3,
+        attributes={"latency": 7, "jitter": 1},
+    )
+
+    assert rig.client.toxics(info.name) == {"slow": added}
+    assert added.attributes == {"latency": 7, "jitter": 1}
+    assert added.toxicity == pytest.approx(0.3)
+
+
+def test_counters_and_connections_are_none_on_the_real_server(fake):
+    client = ProxyClient(fake.url)
+
+    assert client.counters("p") is None
+    assert client.connections("p") is None
+
+
+def test_deleting_twice_is_no_error(rig):
+    info = rig.proxy()
+
+    rig.client.delete(info.name)
+    rig.client.delete(info.name)
+
+    assert info.name not in rig.client.proxies()
+
+
+def test_100_blocked_connections_cannot_hold_up_the_removal(rig):
+    """K4 on both: the real server may need the fallback, but no more time."""
+    info = rig.proxy()
+    rig.client.add_toxic(info.name, "latency", attributes={"latency": 60_000})
+    for _near, far in [rig.connect(info) for _ in range(100)]:
+        far.setblocking(False)
+        for _ in range(20):
+            try:
+                far.send(bytes(65_536))
+            except BlockingIOError:
+                break
+    start = time.monotonic()
+
+    how = rig.client.remove_toxic(info.name, "latency_downstream", deadline_s=0.5)
+
+    assert how in ("removed", "closed", "recreated")
+    assert time.monotonic() - start < 3.0
+    assert rig.client.toxics(info.name) == {}
