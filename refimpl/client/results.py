@@ -36,6 +36,18 @@ class Lookup:
     lease_until: float
     """On the client's clock, counted from before the call was sent."""
 
+    def owners(self) -> list[tuple[str, ...]]:
+        """The names of the stores that hold each key, () where it is not readable."""
+        if self.code != Code.OK:
+            return [() for _ in range(len(self.status))]
+        names = {0: "", **{key: info.name for key, info in self.segments.items()}}
+        return [
+            tuple(names[place] for place in row if place) if status == Code.OK else ()
+            for status, row in zip(
+                self.status.tolist(), self.segment.tolist(), strict=True
+            )
+        ]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetResult:

@@ -1,0 +1,275 @@
+"""Steps that runbook pages share: make a prompt, put it in the pool, ask again.
+
+Every wait here waits for a state of the cluster, bounded, never for a time. What is
+asked comes back as a `Sample`, the same record that load leaves, so that the same
+checkers judge one request and a thousand.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from chaos.errors import HarnessError
+from chaos.history.checkers import (
+    judge_contiguous_reuse,
+    judge_no_failures,
+    judge_wrong_bytes,
+)
+from chaos.judge.latency import judge_cache_wait
+from chaos.judge.limit import at_least
+from chaos.judge.verdict import Judgement, Verdict
+from chaos.load.sample import Sample
+from chaos.safety.identity import wait_until
+from chaos.systems.base import Request
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from chaos.systems.base import Cluster, Link
+
+ASK_TIMEOUT_S = 60.0
+STATE_TIMEOUT_S = 20.0
+_POLL_S = 0.02
+
+
+def prompt(cluster: Cluster, name: str, tokens: int, *, session: str = "") -> Request:
+    """A prompt whose blocks are its own: other names share nothing with it."""
+    return extended(
+        cluster,
+        Request(
+            request_id=name,
+            session=session or name,
+            at_s=0.0,
+            input_length=0,
+            output_length=16,
+            hash_ids=(),
+        ),
+        name,
+        tokens,
+    )
+
+
+def extended(cluster: Cluster, base: Request, name: str, tokens: int) -> Request:
+    """The prompt of `base` with `tokens` more tokens: the next turn of its session.
+
+    `base` must end at the end of a block, otherwise its last page would change.
+    """
+    block = cluster.limits.block_tokens
+    if base.input_length % block:
+        message = f"{base.request_id} does not end at a block of {block} tokens"
+        raise ValueError(message)
+    fresh = tuple(_block_id(name, index) for index in range(-(-tokens // block)))
+    return replace(
+        base,
+        request_id=name,
+        input_length=base.input_length + tokens,
+        hash_ids=base.hash_ids + fresh,
+    )
+
+
+def again(request: Request, name: str, *, policy: str = "") -> Request:
+    """The same prompt under another request id."""
+    return replace(request, request_id=f"{request.request_id}/{name}", policy=policy)
+
+
+def whole_pages(cluster: Cluster, request: Request) -> int:
+    """How many whole pages a prompt has: the most that can be reused."""
+    return request.input_length // cluster.limits.page_tokens
+
+
+def ask(
+    cluster: Cluster,
+    engine: str,
+    request: Request,
+    *,
+    timeout_s: float = ASK_TIMEOUT_S,
+    clock: Callable[[], float] = time.monotonic,
+) -> Sample:
+    """Sends one request now and waits for its answer."""
+    begin = clock()
+    answer = cluster.prefill(engine, request, timeout_s=timeout_s)
+    return Sample(
+        request=request,
+        engine=engine,
+        intended_s=begin,
+        sent_s=begin,
+        done_s=clock(),
+        answer=answer,
+    )
+
+
+def ask_together(
+    cluster: Cluster, pairs: Sequence[tuple[str, Request]]
+) -> list[Sample]:
+    """Sends several requests at once, each to its engine."""
+    with ThreadPoolExecutor(max(1, len(pairs)), thread_name_prefix="ask") as pool:
+        return list(pool.map(lambda pair: ask(cluster, *pair), pairs))
+
+
+def keep(cluster: Cluster, engine: str, request: Request) -> Sample:
+    """Has `engine` compute a prompt and waits until the pool holds all of it.
+
+    The engine forgets L1 and L2, so that the next hit must come from the pool.
+    """
+    sample = ask(cluster, engine, request)
+    wait_kept(cluster, [request])
+    cluster.flush_local(engine)
+    return sample
+
+
+def keep_on_two(
+    cluster: Cluster, request: Request, head_tokens: int
+) -> tuple[str, str]:
+    """Puts the head of a prompt on one store and its tail on another.
+
+    Under local-first a writer's pages go to the store on its own host: the first engine
+    writes the head, the second extends it. Returns (store of the head, of the tail).
+
+    Raises:
+        HarnessError: The pages did not land as the placement promises.
+    """
+    block = cluster.limits.block_tokens
+    head = replace(
+        request,
+        request_id=f"{request.request_id}/head",
+        input_length=head_tokens,
+        hash_ids=request.hash_ids[: head_tokens // block],
+    )
+    first, second = cluster.engines[:2]
+    keep(cluster, first, head)
+    keep(cluster, second, again(request, "keep"))
+    pages = cluster.owners_of(request)
+    cut = head_tokens // cluster.limits.page_tokens
+    stores = [{name for page in part for name in page} for part in _cut(pages, cut)]
+    if any(len(names) != 1 for names in stores) or stores[0] == stores[1]:
+        message = f"head and tail lie on {stores[0]} and {stores[1]}, not one each"
+        raise HarnessError(message)
+    return stores[0].pop(), stores[1].pop()
+
+
+def wait_kept(cluster: Cluster, requests: Iterable[Request]) -> None:
+    """Waits until every whole page of these prompts is in the pool.
+
+    Raises:
+        HarnessError: Some page never came: nothing could be judged after this.
+    """
+    for request in requests:
+
+        def kept(request: Request = request) -> bool:
+            return all(cluster.owners_of(request))
+
+        wait_for(kept, f"the pool to hold all pages of {request.request_id}")
+
+
+def wait_for(
+    state: Callable[[], bool], what: str, *, timeout_s: float = STATE_TIMEOUT_S
+) -> None:
+    """Waits for a state of the cluster.
+
+    Raises:
+        HarnessError: It did not come in time.
+    """
+    if not wait_until(state, timeout_s=timeout_s, poll_s=_POLL_S):
+        message = f"waited {timeout_s:g} s for {what}"
+        raise HarnessError(message)
+
+
+def data_links(cluster: Cluster, *stores: str) -> list[Link]:
+    """The links over which the bytes of these stores flow; of all when none is named."""
+    chosen = stores or cluster.stores
+    return [
+        link
+        for link in cluster.links
+        if link.plane == "data" and link.owner in chosen
+    ]
+
+
+def lookup_link(cluster: Cluster, engine: str) -> Link:
+    """The link over which one engine asks the master."""
+    return next(
+        link for link in cluster.links if link.plane == "rpc" and link.user == engine
+    )
+
+
+def judge_laws(
+    cluster: Cluster, samples: Sequence[Sample], *, wait: bool = True
+) -> list[Judgement]:
+    """O1 to O4 over these samples: right bytes, bounded waits, whole prefixes, no loss.
+
+    `wait` False leaves O2 out, for policies that promise no bound.
+    """
+    expected = {
+        sample.request.request_id: cluster.expected_output(sample.request)
+        for sample in samples
+    }
+    judged = [
+        judge_contiguous_reuse(
+            samples, expected, page_tokens=cluster.limits.page_tokens
+        ),
+        judge_no_failures(samples),
+    ]
+    if any(sample.answer is not None and reused(sample) for sample in samples):
+        judged.append(judge_wrong_bytes(samples, expected))
+    if wait:
+        judged.append(judge_cache_wait(samples, cluster.limits))
+    return judged
+
+
+def reused(sample: Sample) -> int:
+    """Tokens of a sample that were not recomputed."""
+    answer = sample.answer
+    if answer is None:
+        return 0
+    return answer.l1_tokens + answer.l2_tokens + answer.l3_tokens
+
+
+def judge_reuse(sample: Sample, tokens: int, claim: str) -> Judgement:
+    """Exactly this many tokens are reused: an exact counter."""
+    found = reused(sample)
+    outcome = sample.answer.prefetch_outcome if sample.answer else "no answer"
+    return judge_equal("O3", claim, found, tokens, unit="tokens", reason=outcome)
+
+
+def judge_equal(
+    oracle: str,
+    claim: str,
+    found: float,
+    wanted: float,
+    *,
+    unit: str = "",
+    samples: int = 1,
+    reason: str = "",
+) -> Judgement:
+    """An exact counter that must have one value."""
+    return Judgement(
+        oracle=oracle,
+        claim=claim,
+        verdict=Verdict.PASS if found == wanted else Verdict.FAIL,
+        observed=f"{found:g} {unit}".strip(),
+        threshold=f"exactly {wanted:g}",
+        samples=samples,
+        reason=reason,
+        kind="counter",
+        numbers={"value": float(found), "wanted": float(wanted)},
+    )
+
+
+def judge_waited(sample: Sample, at_least_s: float, claim: str) -> Judgement:
+    """The wait was real: a deadline that never had to be met proves nothing."""
+    waited = sample.answer.cache_wait_s if sample.answer else float("nan")
+    return at_least("O2", claim, waited, at_least_s, samples=1, unit="s")
+
+
+def _block_id(name: str, index: int) -> int:
+    digest = hashlib.blake2b(f"{name}:{index}".encode(), digest_size=7).digest()
+    return int.from_bytes(digest, "little")
+
+
+def _cut(
+    pages: Sequence[tuple[str, ...]], at: int
+) -> tuple[Sequence[tuple[str, ...]], Sequence[tuple[str, ...]]]:
+    return pages[:at], pages[at:]
