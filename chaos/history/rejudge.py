@@ -19,7 +19,9 @@ from chaos.history.history import is_truncated, limits_of, open_invokes, samples
 from chaos.judge import blast, breaker, conservation, latency, limit, validity
 from chaos.judge.limit import downgraded, inconclusive
 from chaos.judge.statistics import seeded
+from chaos.judge.validity import Validity, gated, smallest_limit_s, validity_of
 from chaos.judge.verdict import Judgement, Verdict
+from chaos.load.sample import LoadRun
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -89,18 +91,58 @@ def rejudge(events: Sequence[Event], *, seed: int = 0) -> list[tuple[str, Judgem
     judged: list[tuple[str, Judgement]] = []
     for test in tests:
         own = [event for event in events if event.test == test]
-        rows = [*_of_samples(own, seed), *_of_facts(own)]
-        judged += [(test, _cut(row) if cut else row) for row in rows]
+        judged += [(test, row) for row in _of_test(own, seed, cut=cut)]
     return judged
 
 
+def _of_test(events: Sequence[Event], seed: int, *, cut: bool) -> list[Judgement]:
+    """Everything of one test, after what is known about its generator and faults."""
+    rows = [*_of_samples(events, seed), *_of_facts(events)]
+    known = _validity(events)
+    receipts = _receipts(events)
+    rows = [gated(row, validity=known, receipts=receipts) for row in rows]
+    return [_cut(row) for row in rows] if cut else rows
+
+
+def _validity(events: Sequence[Event]) -> Validity | None:
+    """How the generator did in every arm; None where there is nothing to compare."""
+    limits = limits_of(events)
+    arms = [samples_of(events, arm=arm)[0] for arm in _arms(events)]
+    if limits is None or not arms:
+        return None
+    runs = [
+        LoadRun(
+            samples=tuple(samples),
+            lag_s=tuple(sample.lag_s for sample in samples if sample.judged),
+        )
+        for samples in arms
+    ]
+    return validity_of(runs, smallest_limit_s(limits))
+
+
+def _receipts(events: Sequence[Event]) -> list[Receipt]:
+    """The faults that ended, with the evidence of their effect."""
+    ended = [
+        event.value["receipt"]
+        for event in events
+        if event.operation == "fault" and event.value["phase"] == "end"
+    ]
+    return [
+        Receipt(**(row | {"evidence": Evidence(**proof) if proof else None}))
+        for row in ended
+        for proof in (row["evidence"],)
+    ]
+
+
+def _arms(events: Sequence[Event]) -> list[str]:
+    arms = (event.value["arm"] for event in events if event.operation == "prefill")
+    return list(dict.fromkeys(arms))
+
+
 def _of_samples(events: Sequence[Event], seed: int) -> list[Judgement]:
-    arms = dict.fromkeys(
-        event.value["arm"] for event in events if event.operation == "prefill"
-    )
     limits = limits_of(events)
     judged: list[Judgement] = []
-    for arm in arms:
+    for arm in _arms(events):
         samples, expected = samples_of(events, arm=arm)
         rows = [judge_wrong_bytes(samples, expected), judge_no_failures(samples)]
         if limits is not None:

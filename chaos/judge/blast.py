@@ -32,17 +32,20 @@ REMOVAL_S = 0.005
 class PageMap:
     """Owners of each whole page of one prompt, in order; () where nobody holds it.
 
-    The first `shared_pages` belong to a prompt that several sessions share.
+    The first `shared_pages` belong to a prompt that several sessions share. A page of
+    several holders needs them all (its components lie apart), unless `replicated`.
     """
 
     request_id: str
     owners: tuple[tuple[str, ...], ...]
     shared_pages: int = 0
+    replicated: bool = False
 
     def reusable(self, without: str = "") -> int:
         """Pages of the contiguous prefix that survive without this store."""
         for index, holders in enumerate(self.owners):
-            if not any(holder != without for holder in holders):
+            lost = without in holders and not (self.replicated and len(holders) > 1)
+            if lost or not holders:
                 return index
         return len(self.owners)
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 CLOSED, OPEN, HALF_OPEN = "CLOSED", "OPEN", "HALF_OPEN"
+_OPERATOR = "operator"
 _LEGAL = {
     (CLOSED, OPEN),
     (OPEN, HALF_OPEN),
@@ -44,8 +45,14 @@ class Span:
     end_s: float
 
 
-def changes_of(rows: Iterable[Mapping[str, Any]]) -> list[Change]:
-    """Reads transitions from an engine's state: `{"at", "from", "to", "reason"}`."""
+def changes_of(
+    rows: Iterable[Mapping[str, Any]], *, since_s: float = float("-inf")
+) -> list[Change]:
+    """Reads transitions from an engine's state: `{"at", "from", "to", "reason"}`.
+
+    What the operator's lever did (the local-only arm) and what came before `since_s` is
+    left out: neither says anything about the breaker's own decisions.
+    """
     found = [
         Change(
             at_s=float(row["at"]),
@@ -54,6 +61,8 @@ def changes_of(rows: Iterable[Mapping[str, Any]]) -> list[Change]:
             reason=str(row.get("reason", "")),
         )
         for row in rows
+        if float(row["at"]) >= since_s
+        and not str(row.get("reason", "")).startswith(_OPERATOR)
     ]
     return sorted(found, key=lambda change: change.at_s)
 

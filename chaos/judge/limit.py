@@ -60,7 +60,7 @@ def at_most(
         good=good,
         oracle=oracle,
         claim=claim,
-        observed=f"{label} {number(value, unit)}".strip(),
+        observed=_observed(value, unit, label),
         threshold=number(limit, unit),
         samples=samples,
         short=too_few(samples, needed),
@@ -90,7 +90,7 @@ def at_least(
         good=value >= limit,
         oracle=oracle,
         claim=claim,
-        observed=f"{label} {number(value, unit)}".strip(),
+        observed=_observed(value, unit, label),
         threshold=f"at least {number(limit, unit)}",
         samples=samples,
         short=too_few(samples, needed),
@@ -136,7 +136,7 @@ def inconclusive(
         oracle=oracle,
         claim=claim,
         verdict=Verdict.INCONCLUSIVE,
-        observed="nothing",
+        observed="not judged",
         threshold="-",
         samples=samples,
         reason=reason,
@@ -148,6 +148,11 @@ def downgraded(judgement: Judgement, reason: str) -> Judgement:
     """The same observation as INCONCLUSIVE; earlier reasons are kept."""
     words = "; ".join(word for word in (reason, judgement.reason) if word)
     return replace(judgement, verdict=Verdict.INCONCLUSIVE, reason=words)
+
+
+def _observed(value: float, unit: str, label: str) -> str:
+    text = number(value, unit)
+    return f"{label} {text}".strip() if math.isfinite(value) else text
 
 
 def _judged(

@@ -62,6 +62,11 @@ def validity_of(runs: LoadRun | Sequence[LoadRun], smallest_limit_s: float) -> V
     )
 
 
+def smallest_limit_s(limits: Limits) -> float:
+    """The smallest threshold of O2 and O5: T of an empty prompt + one poll."""
+    return limits.deadline_s(0) + limits.poll_s
+
+
 def judge_generator(validity: Validity) -> Judgement:
     """The generator's own verdict: PASS or INCONCLUSIVE, it has no law to break."""
     good = not validity.problem

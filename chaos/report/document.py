@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 SCHEMA = 1
 EXIT_CODES = {Verdict.PASS: 0, Verdict.FAIL: 1, Verdict.INCONCLUSIVE: 3}
 EXIT_RESIDUAL = 5
+_ASSERTION = "AssertionError"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +33,13 @@ class Outcome:
 
     @property
     def verdict(self) -> Verdict:
-        """The worst judgement; an error of the test itself is never a PASS."""
+        """The worst judgement.
+
+        A broken assertion is a FAIL; any other error means that the test did not come
+        to its end, which is never a PASS.
+        """
+        if self.error.startswith(_ASSERTION):
+            return Verdict.FAIL
         verdict = worst(self.judgements)
         if self.error and verdict is Verdict.PASS:
             return Verdict.INCONCLUSIVE
@@ -176,10 +183,10 @@ def line(judgement: Judgement) -> str:
     "O2 wait <= T + poll: max 0.214 s of 0.300 s (n=512) PASS"
     """
     reason = f": {judgement.reason}" if judgement.reason else ""
+    limit = "" if judgement.threshold == "-" else f" of {judgement.threshold}"
     return (
-        f"{judgement.oracle} {judgement.claim}: {judgement.observed} of "
-        f"{judgement.threshold} (n={judgement.samples}) "
-        f"{judgement.verdict.value}{reason}"
+        f"{judgement.oracle} {judgement.claim}: {judgement.observed}{limit} "
+        f"(n={judgement.samples}) {judgement.verdict.value}{reason}"
     )
 
 

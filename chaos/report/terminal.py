@@ -29,6 +29,8 @@ STYLES = {
     Verdict.FAIL: "bold red",
     Verdict.INCONCLUSIVE: "yellow",
 }
+# No column of the plain table is wider; the failure list below it has every word.
+_CAPS = (10, 60, 36, 24, 8, 12)
 _COLUMNS = ("oracle", "claim", "observed", "threshold", "n", "verdict")
 
 
@@ -116,6 +118,7 @@ def _plain(document: Document, width: int) -> str:
     if not rows:
         return "nothing was judged"
     widths = [max(len(row[i]) for row in (_COLUMNS, *rows)) for i in range(6)]
+    widths = [min(size, cap) for size, cap in zip(widths, _CAPS, strict=True)]
     spare = width - sum(widths) + widths[1] - 2 * 5
     widths[1] = min(widths[1], max(20, spare))
     lines = [_aligned(_COLUMNS, widths)]

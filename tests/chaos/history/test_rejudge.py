@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from chaos.faults.base import Receipt
 from chaos.history.history import History, read_history
 from chaos.history.rejudge import recorded, rejudge
 from chaos.judge.blast import Loss, judge_prediction
@@ -78,6 +79,29 @@ def test_a_cut_history_passes_nothing(path, fabricate):
 
     assert Verdict.PASS not in {row.verdict for _, row in rows}
     assert any("not whole" in row.reason for _, row in rows)
+
+
+def test_a_fault_without_effect_passes_nothing(path, fabricate):
+    write(path, fabricate)
+    with History(path) as history:
+        history.test = "t"
+        history.fault("end", Receipt(fault_id="f", kind="kill", target="store-1"))
+
+    rows = rejudge(read_history(path))
+
+    assert {row.verdict for _, row in rows} == {Verdict.INCONCLUSIVE}
+    assert all("no effect of kill store-1" in row.reason for _, row in rows)
+
+
+def test_a_lagging_generator_cannot_be_judged_in_timing(path, fabricate):
+    write(path, fabricate, mutate=lambda s: replace(s, sent_s=s.intended_s + 0.5))
+
+    by_kind = {(row.kind, row.verdict) for _, row in rejudge(read_history(path))}
+
+    assert by_kind == {
+        ("counter", Verdict.PASS),
+        ("timing", Verdict.INCONCLUSIVE),
+    }
 
 
 def test_a_request_without_an_end_is_inconclusive(path, fabricate):

@@ -23,9 +23,11 @@ PAGE = 64
 STORES = [f"store-{i}" for i in range(8)]
 
 
-def page_map(name, *owners, shared=0):
+def page_map(name, *owners, shared=0, replicated=False):
     holders = tuple((one,) if isinstance(one, str) else tuple(one) for one in owners)
-    return PageMap(request_id=name, owners=holders, shared_pages=shared)
+    return PageMap(
+        request_id=name, owners=holders, shared_pages=shared, replicated=replicated
+    )
 
 
 def local_first(requests=80, pages=16):
@@ -58,11 +60,13 @@ WRITERS = dict.fromkeys(STORES, 1)
 
 
 def test_reuse_ends_at_the_first_page_that_nobody_else_holds():
-    one = page_map("r0", "a", ("a", "b"), "b", "a", "b")
+    owners = ("a", ("a", "b"), "b", "a", "b")
+    one = page_map("r0", *owners, replicated=True)
 
     assert one.reusable() == 5
     assert one.reusable("a") == 0
     assert one.reusable("b") == 2
+    assert page_map("r0", *owners).reusable("b") == 1
     assert one.reusable("c") == 5
     assert page_map("r0", "a", (), "a").reusable() == 1
 

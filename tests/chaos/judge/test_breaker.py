@@ -190,6 +190,17 @@ def test_states_are_read_by_name_enum_and_gauge(state):
     assert (change.at_s, change.source, change.target) == (1.5, CLOSED, OPEN)
 
 
+def test_the_operators_lever_and_the_past_are_left_out():
+    rows = [
+        {"at": 0.5, "from": "closed", "to": "open", "reason": "5 deadlines"},
+        {"at": 1.5, "from": "closed", "to": "open", "reason": "operator"},
+        {"at": 2.5, "from": "open", "to": "closed", "reason": "operator released"},
+        {"at": 3.5, "from": "closed", "to": "open", "reason": "5 deadlines"},
+    ]
+
+    assert [change.at_s for change in changes_of(rows, since_s=1.0)] == [3.5]
+
+
 def test_an_unknown_state_is_an_error():
     with pytest.raises(ValueError, match="ajar"):
         changes_of([{"at": 1.5, "from": "CLOSED", "to": "ajar"}])

@@ -36,6 +36,9 @@ def document(*outcomes, **fields):
 
 def test_a_line_reads_well():
     assert line(GOOD) == "O2 wait <= T + poll: max 0.214 s of 0.300 s (n=512) PASS"
+    assert line(UNKNOWN) == (
+        "O5 cost: not judged (n=3) INCONCLUSIVE: 3 of the 30 samples needed"
+    )
     assert line(BAD) == (
         "O1 no wrong bytes: 2 wrong reads of 0 allowed (n=40) FAIL: r9"
     )
@@ -50,6 +53,7 @@ def test_a_line_reads_well():
         (document(), Verdict.INCONCLUSIVE, 3),
         (document(outcome()), Verdict.INCONCLUSIVE, 3),
         (document(outcome(GOOD, error="KeyError: 'x'")), Verdict.INCONCLUSIVE, 3),
+        (document(outcome(GOOD, error="AssertionError: no")), Verdict.FAIL, 1),
         (document(outcome(GOOD), aborted="SIGTERM"), Verdict.INCONCLUSIVE, 3),
         (document(outcome(BAD), aborted="SIGTERM"), Verdict.FAIL, 1),
         (document(outcome(GOOD), residual=("kill(store-1)",)), Verdict.FAIL, 5),
