@@ -258,15 +258,33 @@ class Pool:
         *,
         client: int,
         part: int = 0,
+        any_token: bool = False,
     ) -> Codes:
-        """Completes puts, or one part of each. Ending twice is OK, without effect."""
-        return self._puts.end(keys, tokens, checksums, now, client=client, part=part)
+        """Completes puts, or one part of each. Ending twice is OK, without effect.
+
+        `any_token` is the defect of Mooncake#3030 on purpose: a stale end counts.
+        """
+        return self._puts.end(
+            keys,
+            tokens,
+            checksums,
+            now,
+            client=client,
+            part=part,
+            any_token=any_token,
+        )
 
     def put_revoke(
-        self, keys: Keys, tokens: Words, now: float, *, client: int
+        self,
+        keys: Keys,
+        tokens: Words,
+        now: float,
+        *,
+        client: int,
+        any_token: bool = False,
     ) -> Codes:
         """Gives up puts. Other ranks may still be writing: their space is held back."""
-        return self._puts.revoke(keys, tokens, client=client)
+        return self._puts.revoke(keys, tokens, client=client, any_token=any_token)
 
     def remove(self, keys: Keys, now: float, force: bool = False) -> Codes:
         """Removes complete objects; leased ones only by force.

@@ -124,10 +124,11 @@ class Puts:
         *,
         client: int,
         part: int,
+        any_token: bool = False,
     ) -> Codes:
         """See `Pool.put_end`."""
         table = self._objects
-        slots, status = self._owned(keys, tokens, client)
+        slots, status = self._owned(keys, tokens, client, any_token)
         wrong = (table.parts.take(slots) <= part) | (part < 0)
         status[(status == Code.OK) & wrong] = Code.INVALID_PARAMS
         under_way = (status == Code.OK) & (table.state.take(slots) == PROCESSING)
@@ -137,10 +138,12 @@ class Puts:
         self._end_part(slots, checksums, np.flatnonzero(under_way & ~gone), part, now)
         return status
 
-    def revoke(self, keys: Words, tokens: Words, *, client: int) -> Codes:
+    def revoke(
+        self, keys: Words, tokens: Words, *, client: int, any_token: bool = False
+    ) -> Codes:
         """See `Pool.put_revoke`."""
         table = self._objects
-        slots, status = self._owned(keys, tokens, client)
+        slots, status = self._owned(keys, tokens, client, any_token)
         complete = table.state.take(slots) == COMPLETE
         status[(status == Code.OK) & complete] = Code.INVALID_WRITE
         chosen = only_first(slots, status)
@@ -245,7 +248,9 @@ class Puts:
         answer.segment[rows] = self._segments.ids.take(table.segment[slots, :replicas])
         answer.offset[rows] = table.offset[slots, :replicas]
 
-    def _owned(self, keys: Words, tokens: Words, client: int) -> tuple[Slots, Codes]:
+    def _owned(
+        self, keys: Words, tokens: Words, client: int, any_token: bool
+    ) -> tuple[Slots, Codes]:
         """Slots and codes of puts that this client may end or revoke.
 
         Ranks that write one object together share its token, so for them the token
@@ -254,9 +259,10 @@ class Puts:
         table = self._objects
         slots = table.index.find(keys).astype(np.intp)
         status = np.zeros(len(slots), dtype=np.int16)
-        status[table.token.take(slots) != tokens] = Code.INVALID_WRITE
-        foreign = table.writer.take(slots) != np.uint64(client)
-        status[foreign & (table.parts.take(slots) <= 1)] = Code.ILLEGAL_CLIENT
+        if not any_token:
+            status[table.token.take(slots) != tokens] = Code.INVALID_WRITE
+            foreign = table.writer.take(slots) != np.uint64(client)
+            status[foreign & (table.parts.take(slots) <= 1)] = Code.ILLEGAL_CLIENT
         status[slots < 0] = Code.OBJECT_NOT_FOUND
         return slots, status
 

@@ -162,6 +162,7 @@ class MasterService(pool_pb2_grpc.MasterServicer):
         code = self._failpoints.hit("master.put_end")
         if code is not None and code < 0:
             return self._statuses("batch_put_end", _all(len(keys), code))
+        stale_accepted = self._failpoints.enabled("defect.stale_end_accepted")
         with self._shared.locked() as (pool, now):
             status = pool.put_end(
                 keys,
@@ -170,6 +171,7 @@ class MasterService(pool_pb2_grpc.MasterServicer):
                 now,
                 client=request.client,
                 part=request.part,
+                any_token=stale_accepted,
             )
         return self._statuses("batch_put_end", status)
 
@@ -178,8 +180,15 @@ class MasterService(pool_pb2_grpc.MasterServicer):
         """Gives back what PutStart gave."""
         keys = keys_of(request.keys)
         tokens = column_of(request.token, "token", "<u8", len(keys))
+        stale_accepted = self._failpoints.enabled("defect.stale_end_accepted")
         with self._shared.locked() as (pool, now):
-            status = pool.put_revoke(keys, tokens, now, client=request.client)
+            status = pool.put_revoke(
+                keys,
+                tokens,
+                now,
+                client=request.client,
+                any_token=stale_accepted,
+            )
         return self._statuses("batch_put_revoke", status)
 
     @_answers("batch_remove")
