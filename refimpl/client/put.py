@@ -68,7 +68,7 @@ class Put:
         self._object_bytes = object_bytes
         self._replicas = replicas
         self._exclude = exclude
-        self._sums: NDArray[np.uint64] | None = None
+        self._sums = self._checksums()
         self._endpoints = Endpoints()
         self._codes = filled(len(views), Code.INTERNAL_ERROR)
 
@@ -115,10 +115,7 @@ class Put:
             parts=self._parts,
             exclude=sorted(self._exclude),
         )
-        future = self._rpc.begin(self._rpc.stub.PutStart, request, self._deadline)
-        if self._sums is None:
-            self._sums = self._checksums()  # while the master thinks
-        answer = self._rpc.wait(future)
+        answer = self._rpc.call(self._rpc.stub.PutStart, request, self._deadline)
         count, replicas = len(rows), answer.replicas or 1
         try:
             return _Placed(
@@ -185,7 +182,6 @@ class Put:
         """Makes what was written readable; without an answer nobody knows."""
         if not len(placed.rows):
             return
-        assert self._sums is not None
         request = self._ending(placed, self._sums[placed.rows].tobytes())
         stub = self._rpc.stub
         try:
@@ -201,14 +197,13 @@ class Put:
     def _revoke(self, placed: _Placed, *, wait: bool) -> None:
         """Gives the places back. What does not arrive the master discards by time."""
         until = self._clock() + self._settings.revoke_s
-        if wait:
-            until = min(until, self._deadline)
+        request = self._ending(placed, b"")
+        stub = self._rpc.stub
         try:
-            future = self._rpc.begin(
-                self._rpc.stub.PutRevoke, self._ending(placed, b""), until
-            )
             if wait:
-                self._rpc.wait(future)
+                self._rpc.call(stub.PutRevoke, request, min(until, self._deadline))
+            else:
+                self._rpc.send(stub.PutRevoke, request, until)
         except RpcFailed as error:
             self._endpoints.blame(MASTER, error.code)
 

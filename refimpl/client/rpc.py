@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 import numpy as np
@@ -19,7 +21,9 @@ if TYPE_CHECKING:
     from refimpl.client.settings import ClientSettings
     from refimpl.transfer.cancel import Cancel
 
-_CODES = {
+_WAITERS: Final = 16
+"""Threads for lookups that may be cancelled; more wait their turn, within deadlines."""
+_CODES: Final = {
     grpc.StatusCode.DEADLINE_EXCEEDED: Code.RPC_TIMEOUT,
     grpc.StatusCode.CANCELLED: Code.RPC_TIMEOUT,
     grpc.StatusCode.INVALID_ARGUMENT: Code.INVALID_PARAMS,
@@ -41,55 +45,70 @@ class MasterRpc:
         self, address: str, settings: ClientSettings, clock: Callable[[], float]
     ) -> None:
         self._clock = clock
+        self._waiters = ThreadPoolExecutor(_WAITERS, thread_name_prefix="lookup")
         self._channel = grpc.insecure_channel(address, options=_options(settings))
         self.stub = pool_pb2_grpc.MasterStub(self._channel)  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
         """Cancels what is in flight."""
         self._channel.close()
+        self._waiters.shutdown()
 
     def call(
         self, method: Any, request: Any, deadline: float, cancel: Cancel | None = None
     ) -> Any:
         """One call within the deadline.
 
+        grpcio can cancel only futures, and each of those starts a thread when no other
+        is in flight: the blocking call is a quarter faster, in a thread of our own when
+        it must be left behind on cancellation.
+
         Raises:
             RpcFailed: no answer in time, or none at all.
         """
-        return self.wait(self.begin(method, request, deadline), cancel)
-
-    def begin(self, method: Any, request: Any, deadline: float) -> Any:
-        """Sends a call; `wait` for it, or leave it to its deadline.
-
-        Raises:
-            RpcFailed: nothing is left of the deadline.
-        """
-        left_s = deadline - self._clock()
-        if left_s <= 0:
-            raise RpcFailed(Code.RPC_TIMEOUT, "deadline passed before the call")
+        left_s = self._left_s(deadline)
         try:
-            return method.future(request, timeout=left_s)
-        except ValueError as error:  # grpcio's way to say that the channel is closed
-            raise RpcFailed(Code.RPC_FAIL, str(error)) from error
-
-    def wait(self, future: Any, cancel: Cancel | None = None) -> Any:
-        """The answer of a call.
-
-        Raises:
-            RpcFailed: it has none.
-        """
-        if cancel is not None:
-            cancel.call_when_set(future.cancel)
-        try:
-            return future.result()
-        except grpc.FutureCancelledError as error:
-            raise RpcFailed(Code.RPC_TIMEOUT, "cancelled") from error
+            if cancel is None:
+                return method(request, timeout=left_s)
+            return self._call_aside(method, request, left_s, cancel)
         except grpc.RpcError as error:
             code = _CODES.get(error.code(), Code.RPC_FAIL)
             raise RpcFailed(code, str(error.details())) from error
+        except (RuntimeError, ValueError) as error:  # the channel or pool is closed
+            raise RpcFailed(Code.RPC_FAIL, str(error)) from error
+
+    def send(self, method: Any, request: Any, deadline: float) -> None:
+        """A call whose answer nobody waits for.
+
+        Raises:
+            RpcFailed: it could not even be sent.
+        """
+        try:
+            method.future(request, timeout=self._left_s(deadline))
+        except ValueError as error:
+            raise RpcFailed(Code.RPC_FAIL, str(error)) from error
+
+    def _call_aside(
+        self, method: Any, request: Any, left_s: float, cancel: Cancel
+    ) -> Any:
+        woken = threading.Event()
+        future = self._waiters.submit(method, request, timeout=left_s)
+        future.add_done_callback(lambda _future: woken.set())
+        cancel.call_when_set(woken.set)
+        try:
+            woken.wait(left_s)
         finally:
-            if cancel is not None:
-                cancel.forget(future.cancel)
+            cancel.forget(woken.set)
+        if not future.done():
+            future.cancel()
+            raise RpcFailed(Code.RPC_TIMEOUT, "cancelled or out of time")
+        return future.result()
+
+    def _left_s(self, deadline: float) -> float:
+        left_s = deadline - self._clock()
+        if left_s <= 0:
+            raise RpcFailed(Code.RPC_TIMEOUT, "deadline passed before the call")
+        return left_s
 
     def lookup(
         self,
