@@ -245,7 +245,7 @@ def _resampled_medians(
     for start in range(0, replicates, step):
         rows = min(step, replicates - start)
         drawn = rng.multinomial(clusters, np.full(clusters, 1 / clusters), size=rows)
-        weight = np.cumsum(drawn[:, owners], axis=1)
+        weight = np.cumsum(drawn.astype(np.int32)[:, owners], axis=1, dtype=np.int32)
         half = weight[:, -1:] / 2
         lower = np.argmax(weight >= half, axis=1)
         upper = np.argmax(weight > half, axis=1)

@@ -10,9 +10,11 @@ cannot keep the process.
 from __future__ import annotations
 
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -20,7 +22,7 @@ from chaos.load.sample import Ending, LoadRun, Sample
 from chaos.systems.base import Answer, Request
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 __all__ = ["Ending", "LoadRun", "OpenLoop", "Sample"]
 
@@ -33,6 +35,7 @@ OnSend = Callable[[Request, str, float], None]
 SWEEP_S = 0.05
 # Head start of the schedule, so that the threads stand ready at the first instant.
 LEAD_S = 0.02
+SWITCH_S = 0.0005
 
 
 @dataclass(slots=True, eq=False)
@@ -118,15 +121,16 @@ class OpenLoop:
 
     def run(self) -> LoadRun:
         """Replays everything and returns when every request has its sample."""
-        start_s = self._clock() + LEAD_S
-        self._start_threads()
-        try:
-            self._dispatch(start_s)
-            self._drain()
-        finally:
-            self._stop.set()
-            self._close_open(Ending.CANCELLED)
-            self._end_threads()
+        with _prompt_threads():
+            self._start_threads()
+            start_s = self._clock() + LEAD_S
+            try:
+                self._dispatch(start_s)
+                self._drain()
+            finally:
+                self._stop.set()
+                self._close_open(Ending.CANCELLED)
+                self._end_threads()
         return self._result(start_s)
 
     def _dispatch(self, start_s: float) -> None:
@@ -266,6 +270,21 @@ class OpenLoop:
             late=self._ledger.late,
             callback_errors=self._ledger.callback_errors,
         )
+
+
+@contextmanager
+def _prompt_threads() -> Iterator[None]:
+    """Lets a due thread have the interpreter after 0.5 ms instead of 5 ms.
+
+    Busy threads (decoding answers, writing the history) would otherwise hold the
+    dispatcher up for 5 ms each; that is lag of the generator itself.
+    """
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(min(before, SWITCH_S))
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
 
 
 def failed(request: Request, error: str) -> Answer:

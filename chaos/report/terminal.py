@@ -29,8 +29,6 @@ STYLES = {
     Verdict.FAIL: "bold red",
     Verdict.INCONCLUSIVE: "yellow",
 }
-# No column of the plain table is wider; the failure list below it has every word.
-_CAPS = (10, 60, 36, 24, 8, 12)
 _COLUMNS = ("oracle", "claim", "observed", "threshold", "n", "verdict")
 
 
@@ -45,7 +43,7 @@ def wants_color(*, tty: bool, environ: Mapping[str, str] | None = None) -> bool:
 def render(document: Document, *, color: bool, width: int = 100) -> str:
     """The whole closing report."""
     parts = [_title(document)]
-    parts.append(_rich(document, width) if color else _plain(document, width))
+    parts.append(_table(document, width, color=color))
     parts += [_failure(outcome, width) for outcome in _bad(document)]
     parts += [f"FAULT LEFT BEHIND: {one}" for one in document.residual]
     parts.append(_closing(document))
@@ -86,8 +84,16 @@ def _failure(outcome: Outcome, width: int) -> str:
     return "\n".join(words)
 
 
-def _rich(document: Document, width: int) -> str:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+def _table(document: Document, width: int, *, color: bool) -> str:
+    """One table for all tests; claims wrap, so that no word is lost."""
+    if not any(outcome.judgements for outcome in document.outcomes):
+        return "nothing was judged"
+    table = Table(
+        box=box.SIMPLE_HEAD if color else None,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, 2, 0, 0),
+    )
     for name in _COLUMNS:
         table.add_column(
             name,
@@ -95,51 +101,27 @@ def _rich(document: Document, width: int) -> str:
             no_wrap=name in ("oracle", "n", "verdict"),
         )
     for outcome in document.outcomes:
-        style = STYLES[outcome.verdict]
-        table.add_row("", Text(_short(outcome.nodeid), style="bold " + style))
+        test = Text(_short(outcome.nodeid), style=f"bold {STYLES[outcome.verdict]}")
+        table.add_row("", test)
         for row in outcome.judgements:
             verdict = Text(row.verdict.value, style=STYLES[row.verdict])
-            table.add_row(*(Text(cell) for cell in _cells(row)[:-1]), verdict)
-    buffer = io.StringIO()
+            table.add_row(*(Text(cell) for cell in _cells(row)), verdict)
+    return _printed(table, width, color=color)
+
+
+def _printed(table: Table, width: int, *, color: bool) -> str:
     console = Console(
-        file=buffer,
-        force_terminal=True,
-        color_system="standard",
+        file=io.StringIO(),
+        force_terminal=color,
+        color_system="standard" if color else None,
+        no_color=not color,
         width=width,
         legacy_windows=False,
+        _environ={},
     )
-    console.print(table)
-    return buffer.getvalue()
-
-
-def _plain(document: Document, width: int) -> str:
-    """Aligned columns; the claim gives way so that a line keeps the width."""
-    rows = [_cells(row) for one in document.outcomes for row in one.judgements]
-    if not rows:
-        return "nothing was judged"
-    widths = [max(len(row[i]) for row in (_COLUMNS, *rows)) for i in range(6)]
-    widths = [min(size, cap) for size, cap in zip(widths, _CAPS, strict=True)]
-    spare = width - sum(widths) + widths[1] - 2 * 5
-    widths[1] = min(widths[1], max(20, spare))
-    lines = [_aligned(_COLUMNS, widths)]
-    for outcome in document.outcomes:
-        rows = [_cells(row) for row in outcome.judgements]
-        lines += [_short(outcome.nodeid), *(_aligned(row, widths) for row in rows)]
-    return "\n".join(lines)
-
-
-def _aligned(cells: tuple[str, ...], widths: list[int]) -> str:
-    fitted = [
-        _clipped(cell, size).rjust(size)
-        if index == 4
-        else _clipped(cell, size).ljust(size)
-        for index, (cell, size) in enumerate(zip(cells, widths, strict=True))
-    ]
-    return "  ".join(fitted).rstrip()
-
-
-def _clipped(text: str, size: int) -> str:
-    return text if len(text) <= size else text[: size - 3] + "..."
+    with console.capture() as captured:
+        console.print(table)
+    return "\n".join(text.rstrip() for text in captured.get().splitlines())
 
 
 def _cells(row: Judgement) -> tuple[str, ...]:
@@ -149,7 +131,6 @@ def _cells(row: Judgement) -> tuple[str, ...]:
         row.observed,
         row.threshold,
         str(row.samples),
-        row.verdict.value,
     )
 
 

@@ -155,8 +155,8 @@ def after(fault, local, seed=1, **fields):
 def test_equal_arms_never_fail_and_their_interval_holds_zero(fabricate):
     failures = alarms = 0
     for seed in range(RUNS):
-        fault = fabricate.arm(2 * seed, requests=160)
-        local = fabricate.arm(2 * seed + 1, requests=160)
+        fault = fabricate.arm(2 * seed, requests=96)
+        local = fabricate.arm(2 * seed + 1, requests=96)
         (judged,) = after(fault, local, seed)
         failures += judged.verdict is Verdict.FAIL
         alarms += not judged.numbers["low"] <= 0 <= judged.numbers["high"]

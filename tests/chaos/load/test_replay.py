@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 import threading
 import time
 
@@ -150,6 +151,20 @@ def test_no_thread_outlives_the_run(fabricate):
     OpenLoop(instant(fabricate), plan(fabricate, 20, 0.0), max_in_flight=16).run()
 
     assert threading.active_count() == before
+
+
+def test_the_interpreters_switching_is_put_back(fabricate):
+    before = sys.getswitchinterval()
+    during = []
+
+    OpenLoop(
+        instant(fabricate),
+        plan(fabricate, 1, 0),
+        on_sample=lambda _sample: during.append(sys.getswitchinterval()),
+    ).run()
+
+    assert sys.getswitchinterval() == before
+    assert during[0] < before
 
 
 def test_a_broken_callback_costs_a_counter_and_no_sample(fabricate):
