@@ -1,4 +1,4 @@
-"""A real master process for each test that asks for one."""
+"""A real master process, or one in this process, for each test that asks for it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ import grpc
 import numpy as np
 import pytest
 
+from refimpl.master import MasterSettings
 from refimpl.master.heartbeat import MAGIC, REPLY, REQUEST
+from refimpl.master.process import Master
 from refimpl.proto import pool_pb2, pool_pb2_grpc
 from refimpl.role import GRPC_OPTIONS
 
@@ -29,7 +31,7 @@ GIB = 1 << 30
 class RunningMaster:
     """A master process, and the three doors to it."""
 
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[str] | None
     listen: str
     heartbeat: str
     admin: str
@@ -119,9 +121,12 @@ class RunningMaster:
     def column(values, dtype: str) -> bytes:
         return column(values, dtype)
 
-    def stop(self) -> int:
+    def close_channels(self) -> None:
         for channel in self._channels:
             channel.close()
+
+    def stop(self) -> int:
+        self.close_channels()
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGCONT)
             self.process.terminate()
@@ -215,6 +220,27 @@ def eventually():
             time.sleep(0.01)
 
     return wait
+
+
+@pytest.fixture
+def master():
+    """A whole master with four stores, in this process: it starts at once."""
+    settings = MasterSettings(
+        listen="127.0.0.1:0",
+        heartbeat_listen="127.0.0.1:0",
+        admin_listen="127.0.0.1:0",
+        max_objects=1 << 16,
+        seed=7,
+    )
+    with Master(settings) as parts:
+        addresses = parts.addresses
+        found = RunningMaster(
+            None, *(str(addresses[door]) for door in ("listen", "heartbeat", "admin"))
+        )
+        for number in range(1, 5):
+            assert found.mount(number) == 0
+        yield found
+        found.close_channels()
 
 
 @pytest.fixture

