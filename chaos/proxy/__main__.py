@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from chaos.proxy.fault_proxy import format_address, parse_address
 from chaos.proxy.http import HttpServer
 from chaos.proxy.loop import Loop
+from chaos.proxy.pipes import MAX_LENT, PipePool
 from chaos.proxy.server import VERSION, ProxyServer
 
 if TYPE_CHECKING:
@@ -121,7 +122,8 @@ def _serve(
     listener: socket.socket, parent: int | None, *, seed: int, token: str, splice: bool
 ) -> None:
     loop = Loop()
-    server = ProxyServer(loop, seed=seed, token=token, splice=splice)
+    pipes = PipePool(max_lent=MAX_LENT if splice else 0)
+    server = ProxyServer(loop, seed=seed, token=token, pipes=pipes)
     address = format_address(listener.getsockname())
     api = HttpServer(loop, listener, server.handle)
     bell, ringer = socket.socketpair()

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 #: Pipes kept open; more are made on demand, up to MAX_LENT at a time.
 STOCK = 4
-#: The kernel lets one user hold 64 MiB of pipe buffers by default.
+#: The kernel lets one user hold 64 MiB of pipe buffers by default; 0 never splices.
 MAX_LENT = 48
 PIPE_BYTES = 1 << 20
 
@@ -34,15 +34,15 @@ class Pipe:
 class PipePool:
     """Lends pipes; `lend` answers None when there are no more: then copy."""
 
-    def __init__(self, *, enabled: bool = True) -> None:
-        self.enabled = enabled and hasattr(os, "splice")
+    def __init__(self, *, max_lent: int = MAX_LENT) -> None:
+        self.max_lent = max_lent if hasattr(os, "splice") else 0
         self._idle: list[Pipe] = []
         self.lent = 0
-        if self.enabled:
+        if self.max_lent:
             self._idle = [_new_pipe() for _ in range(STOCK)]
 
     def lend(self) -> Pipe | None:
-        if not self.enabled or self.lent >= MAX_LENT:
+        if self.lent >= self.max_lent:
             return None
         try:
             pipe = self._idle.pop() if self._idle else _new_pipe()

@@ -112,10 +112,9 @@ class ProxyProcess:
     def client(self) -> ProxyClient:
         return ProxyClient(self.url)
 
-    def stop(self) -> None:
-        """Ends the process if it is ours; a second call does nothing."""
-        if self._started is not None:
-            self._started.end()
+    def stop(self) -> str:
+        """Ends the process if it is ours, once; returns what it last complained of."""
+        return "" if self._started is None else self._started.end()
 
     def __enter__(self) -> ProxyProcess:
         return self

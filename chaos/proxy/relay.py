@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 SPLICE_BYTES = 1 << 20
 TURN_BUDGET = 4
 READ_BYTES = 64 << 10
+COPY_BYTES = 256 << 10
 #: Output queued behind a full socket before the stages stop.
 OUT_BYTES = 256 << 10
 CONNECT_TIMEOUT_S = 10.0
@@ -41,6 +42,10 @@ _EDGE = select.EPOLLIN | select.EPOLLOUT | select.EPOLLRDHUP | select.EPOLLET
 _INCOMING = select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
 #: SO_LINGER value with which close sends RST.
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+
+
+#: Shared by all links: nothing stays in it from one call to the next.
+_COPY_BUFFER = memoryview(bytearray(COPY_BYTES))
 
 
 class Endpoint:
@@ -106,11 +111,11 @@ class Link:
                 more = self._pump_stages()
             else:
                 more = self._pump_plain()
-        except (BrokenPipeError, ConnectionError):
-            self._connection.abort()
+            if self._alive():
+                self._finish()
+        except OSError:
+            self._connection.abort()  # one side is broken: so is the other
             return
-        if self._alive():
-            self._finish()
         if more:
             self._go_on()
 
@@ -193,11 +198,19 @@ class Link:
 
     def _copy(self) -> bool:
         """The way without a pipe: one read, one write, the rest into the queue."""
-        data = self._read()
-        if data:
-            self.put(data, 0.0)
-            self._flush()
-        return bool(data)
+        try:
+            size = self._source.sock.recv_into(_COPY_BUFFER)
+        except BlockingIOError:
+            self._source.readable = False
+            return False
+        if size == 0:
+            self._source_end()
+            return False
+        self.received += size
+        sent = self._send(_COPY_BUFFER[:size]) if self._dest.writable else 0
+        if sent < size:
+            self.put(bytes(_COPY_BUFFER[sent:size]), 0.0)
+        return True
 
     def _return_pipe(self) -> None:
         if self._pipe is not None:
@@ -277,19 +290,26 @@ class Link:
         moved = False
         while self._out and self._dest.writable:
             data = self._out[0]
-            try:
-                size = self._dest.sock.send(data)
-            except BlockingIOError:
-                self._dest.writable = False
+            size = self._send(data)
+            if size == 0:
                 break
             moved = True
-            self.sent += size
             self._out_bytes -= size
             if size == len(data):
                 self._out.popleft()
             else:
                 self._out[0] = memoryview(data)[size:]
         return moved
+
+    def _send(self, data: Data) -> int:
+        """One write; 0 when the socket takes nothing now."""
+        try:
+            size = self._dest.sock.send(data)
+        except BlockingIOError:
+            self._dest.writable = False
+            return 0
+        self.sent += size
+        return size
 
     def _arm(self, now: float) -> None:
         """Sets the timer to the earliest instant at which a stage has something due.

@@ -45,13 +45,18 @@ class ProxyServer:
     """All proxies of one process and the API over them; `handle` answers a request."""
 
     def __init__(
-        self, loop: Loop, *, seed: int = 0, token: str = "", splice: bool = True
+        self,
+        loop: Loop,
+        *,
+        seed: int = 0,
+        token: str = "",
+        pipes: PipePool | None = None,
     ) -> None:
         self.proxies: dict[str, FaultProxy] = {}
         self._loop = loop
         self._seed = seed
         self._token = token
-        self._pipes = PipePool(enabled=splice)
+        self._pipes = pipes or PipePool()
 
     def close(self) -> None:
         for proxy in self.proxies.values():

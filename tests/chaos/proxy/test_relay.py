@@ -491,9 +491,9 @@ def test_a_latency_change_applies_to_data_that_waits(ours):
     assert ours.receive(near, 1) == b"x"
 
 
-def test_a_full_receiver_pushes_back_on_the_sender(ours):
-    info = ours.proxy(ToxicInfo(type="latency", attributes={"latency": 1}))
-    near, far = ours.connect(info)
+@pytest.mark.parametrize("toxics", [(), (ToxicInfo(type="latency"),)])
+def test_a_full_receiver_pushes_back_on_the_sender(ours, toxics):
+    near, far = ours.connect(ours.proxy(*toxics))
     far.settimeout(0.3)
     sent = 0
     full = False
