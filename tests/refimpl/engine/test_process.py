@@ -18,6 +18,8 @@ from refimpl.engine.settings import EngineSettings
 from refimpl.processes import RoleFailed, RoleProcess
 from refimpl.proto import pool_pb2, pool_pb2_grpc
 
+pytestmark = pytest.mark.slow
+
 FREE = "127.0.0.1:0"
 SCALE = "0.1"
 PAGE_BYTES = 4096
@@ -125,7 +127,6 @@ def test_an_engine_without_a_master_serves_at_once_and_right(start, connect):
     assert process.stop(time.monotonic() + 5) == 0
 
 
-@pytest.mark.slow
 def test_an_engine_attaches_when_the_master_comes_later(start, connect):
     _, addresses = start("engine", "e", *_engine_flags(f"{HOST}:50051"))
     engine = connect(addresses)
@@ -146,7 +147,6 @@ def test_an_engine_attaches_when_the_master_comes_later(start, connect):
     assert _until(is_attached, 10)
 
 
-@pytest.mark.slow
 def test_a_second_engine_reuses_what_the_first_wrote(start, connect):
     master = _start_master(start)
     _start_store(start, master)
@@ -163,7 +163,6 @@ def test_a_second_engine_reuses_what_the_first_wrote(start, connect):
     assert _until(is_reused, 10)
 
 
-@pytest.mark.slow
 def test_the_local_only_lever_keeps_the_pool_out(start, connect):
     master = _start_master(start)
     _start_store(start, master)
