@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chaos.errors import ProcessFailed, ProxyError
@@ -177,7 +178,7 @@ class _Started:
             stdout=subprocess.PIPE if ready_line else self._log,
             stderr=self._log,
             start_new_session=True,
-            env=os.environ | {"LOG_LEVEL": "error"},  # Toxiproxy's name for it
+            env=_environment(),
         )
 
     def alive(self) -> bool:
@@ -210,6 +211,13 @@ class _Started:
         text = self._log.read().decode("utf-8", "replace")
         self._log.close()
         return " / ".join(text.strip().splitlines()[-3:])
+
+
+def _environment() -> dict[str, str]:
+    """Ours, with this package importable from any directory, and a quiet Toxiproxy."""
+    root = str(Path(__file__).parents[2])
+    path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH", ""))))
+    return os.environ | {"PYTHONPATH": path, "LOG_LEVEL": "error"}
 
 
 def _answers(

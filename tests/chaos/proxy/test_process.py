@@ -80,6 +80,13 @@ def test_start_answers_and_stop_leaves_nothing():
     assert not running(pid)
 
 
+def test_it_starts_from_any_directory(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+
+    with ProxyProcess.start() as server:
+        assert server.client().version()
+
+
 def test_a_taken_port_is_named_and_leaves_nothing():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"

@@ -270,6 +270,39 @@ def test_connections_name_the_exact_misses(ours):
     assert len(ends) == 40
 
 
+def test_arming_and_healing_one_proxy_leaves_another_alone(ours):
+    sick, well = ours.proxy(), ours.proxy()
+    ours.connect(sick)
+    near, far = ours.connect(well)
+
+    for _ in range(20):
+        add(ours, sick, "timeout")
+        echo_once(ours, near, far)
+        ours.client.remove_toxic(sick.name, "timeout_downstream")
+        echo_once(ours, near, far)
+
+    assert ours.client.counters(well.name) == {}
+
+
+def test_a_toxic_added_in_the_middle_of_a_bulk_stream_strikes_it(ours):
+    info = ours.proxy()
+    near, far = ours.connect(info)
+    far.setblocking(False)
+    sent = 0
+    for _ in range(100):
+        try:
+            sent += far.send(bytes(1 << 20))
+        except BlockingIOError:
+            break
+
+    add(ours, info, "corrupt", attributes={"every_bytes": 4096})
+    received = ours.receive(near, sent)
+
+    assert len(received) == sent
+    assert ours.client.counters(info.name)["corrupt_downstream"]["bytes"] > 0
+    assert any(received)
+
+
 @pytest.mark.parametrize("kind", ["timeout", "stall_after", "latency", "bandwidth"])
 def test_removal_returns_at_once_with_100_blocked_connections(ours, kind):
     attributes = {"latency": {"latency": 60_000}}.get(kind, {})
