@@ -83,19 +83,32 @@ class Transition:
     reason: str
 
 
+@unique
+class Kind(Enum):
+    """What an operation does: a lookup only asks whether and where, a read moves data.
+
+    They are kept apart where one path in health could hide that another is dead: misses
+    are answered by the master alone, and so say nothing of the stores.
+    """
+
+    LOOKUP = "lookup"
+    READ = "read"
+    WRITE = "write"
+
+
 @dataclass(frozen=True, slots=True)
 class _Sample:
     at: float
     fault: bool
-    read: bool
+    kind: Kind
     names: frozenset[str]
 
 
 class Breaker:
     """Decides whether the pool may be asked; one per engine and pool.
 
-    Samples are storage operations. Reads are also judged by themselves, so that a
-    healthy write path cannot hide a read path that fails.
+    Samples are storage operations. Reads are also judged by themselves, so that neither
+    a healthy write path nor timely misses hide a read path that fails.
     """
 
     def __init__(self, settings: BreakerSettings, rng: random.Random) -> None:
@@ -114,9 +127,10 @@ class Breaker:
         self._probe: Admission | None = None
         self._good_probes = 0
         self._samples: deque[_Sample] = deque(maxlen=settings.samples_kept)
-        self._deadlines: deque[frozenset[str]] = deque(
-            maxlen=max(1, settings.consecutive_deadlines)
-        )
+        self._runs: dict[Kind, deque[frozenset[str]]] = {
+            kind: deque(maxlen=max(1, settings.consecutive_deadlines))
+            for kind in (Kind.LOOKUP, Kind.READ)
+        }
 
     def admit(self, now: float) -> Admission | None:
         """Leave for one operation, or None: nothing may be sent."""
@@ -145,7 +159,7 @@ class Breaker:
         endpoints: Mapping[str, bool] = _NOBODY,
         slow: bool = False,
         read_deadline: bool = False,
-        read: bool = True,
+        kind: Kind = Kind.READ,
     ) -> None:
         """Counts the result of an admitted operation, unless it comes too late.
 
@@ -156,7 +170,7 @@ class Breaker:
             endpoints: stores asked, True where the store answered well.
             slow: took longer than recomputing its tokens would have: a fault.
             read_deadline: a read ended by its deadline: a fault, and counted apart.
-            read: the operation read; its success ends a run of read deadlines.
+            kind: what it did; its success ends a run of late ones of its kind.
         """
         self.tick(now)
         if admission.generation != self.generation:
@@ -168,10 +182,16 @@ class Breaker:
             self._judge_probe(admission, fault, now)
         elif self.state is BreakerState.CLOSED:
             names = frozenset(name for name, ok in endpoints.items() if not ok)
-            self._samples.append(_Sample(now, fault, read, names))
-            self._count_deadline(fault, read, read_deadline, names)
+            self._samples.append(_Sample(now, fault, kind, names))
+            self._count_run(kind, fault, read_deadline or slow, names)
             if reason := self._trip_reason(now):
                 self._open(now, reason)
+
+    def good(self, admission: Admission, kind: Kind, now: float) -> None:
+        """An operation went well and another one that follows is its sample."""
+        self.tick(now)
+        if admission.generation == self.generation and kind in self._runs:
+            self._runs[kind].clear()
 
     def abandon(self, admission: Admission, now: float) -> None:
         """Ends an operation that tells nothing; the slot of a probe comes back."""
@@ -210,8 +230,9 @@ class Breaker:
         """Takes back the faults of an endpoint that is now quarantined instead."""
         kept = [s for s in self._samples if not (s.fault and endpoint in s.names)]
         self._samples = deque(kept, maxlen=self.settings.samples_kept)
-        left = [names for names in self._deadlines if endpoint not in names]
-        self._deadlines = deque(left, maxlen=self._deadlines.maxlen)
+        for kind, run in self._runs.items():
+            left = [names for names in run if endpoint not in names]
+            self._runs[kind] = deque(left, maxlen=run.maxlen)
 
     @property
     def probing(self) -> bool:
@@ -230,31 +251,39 @@ class Breaker:
             self._closed_at = now
             self._move(BreakerState.CLOSED, now, f"{self._good_probes} good probes")
 
-    def _count_deadline(
-        self, fault: bool, read: bool, read_deadline: bool, names: frozenset[str]
+    def _count_run(
+        self, kind: Kind, fault: bool, too_late: bool, names: frozenset[str]
     ) -> None:
-        if read_deadline:
-            self._deadlines.append(names)
-        elif read and not fault:
-            self._deadlines.clear()
+        """A read slower than recomputing stands in a run like one that never came."""
+        run = self._runs.get(kind)
+        if run is None:
+            return
+        if too_late:
+            run.append(names)
+        elif not fault:
+            run.clear()
 
     def _trip_reason(self, now: float) -> str:
         """Why to open now, or "" to stay closed."""
         limit = self.settings.consecutive_deadlines
-        if len(self._deadlines) >= limit:
-            return f"{limit} consecutive read deadlines"
+        for kind, run in self._runs.items():
+            if len(run) >= limit:
+                return f"{limit} consecutive {kind.value}s too late"
         while self._samples and self._samples[0].at <= now - self.settings.window_s:
             self._samples.popleft()
-        reads = [s.fault for s in self._samples if s.read]
-        for what, faults in (
-            ("operations", [s.fault for s in self._samples]),
-            ("reads", reads),
-        ):
-            if len(faults) >= self.settings.min_samples and (
-                sum(faults) >= self.settings.fault_ratio * len(faults)
-            ):
-                return f"{sum(faults)} of {len(faults)} {what} failed"
-        return ""
+        return self._bad_ratio("operations", [s.fault for s in self._samples]) or (
+            self._bad_ratio(
+                "reads", [s.fault for s in self._samples if s.kind is Kind.READ]
+            )
+        )
+
+    def _bad_ratio(self, what: str, faults: list[bool]) -> str:
+        bad, total = sum(faults), len(faults)
+        if total < self.settings.min_samples or not bad:
+            return ""
+        if bad < self.settings.fault_ratio * total:
+            return ""
+        return f"{bad} of {total} {what} failed"
 
     def _open(self, now: float, reason: str) -> None:
         """A re-trip soon after closing waits longer, like one from a bad probe."""
@@ -281,4 +310,5 @@ class Breaker:
 
     def _forget(self) -> None:
         self._samples.clear()
-        self._deadlines.clear()
+        for run in self._runs.values():
+            run.clear()

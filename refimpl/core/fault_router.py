@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from refimpl.core.breaker import Admission, Breaker, BreakerState
+from refimpl.core.breaker import Admission, Breaker, BreakerState, Kind
 from refimpl.core.codes import Outcome
 
 if TYPE_CHECKING:
@@ -45,21 +45,25 @@ class FaultRouter:
         endpoints: Mapping[str, bool] = _NOBODY,
         slow: bool = False,
         read_deadline: bool = False,
-        read: bool = True,
+        kind: Kind = Kind.READ,
     ) -> frozenset[str]:
-        """Books one result; answers the endpoints that it sent into quarantine."""
+        """Books one result; answers the endpoints that it sent into quarantine.
+
+        An operation may be good although a store in it was not (another replica, or
+        another place, served): good for the breaker, bad for that store.
+        """
         blocked = self.quarantine.blocked(now)
         fault = outcome is Outcome.FAULT or slow or read_deadline
         bad = frozenset(name for name, ok in endpoints.items() if not ok)
         for name in endpoints.keys() - blocked:
             self.quarantine.record(name, endpoints[name], now)
         isolated: frozenset[str] = frozenset()
-        if fault and self._counts(admission):
+        if (fault or bad) and self._counts(admission):
             if bad and bad <= blocked:
                 self.breaker.abandon(admission, now)
                 return isolated
             isolated = self._isolate(bad - blocked, read_deadline, now)
-        if isolated:
+        if isolated and fault:
             self.breaker.abandon(admission, now)
             return isolated
         self.breaker.record(
@@ -69,7 +73,7 @@ class FaultRouter:
             endpoints=endpoints,
             slow=slow,
             read_deadline=read_deadline,
-            read=read,
+            kind=kind,
         )
         return isolated
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from refimpl.core.breaker import GAUGE, Admission, Breaker, BreakerState
+from refimpl.core.breaker import GAUGE, Admission, Breaker, BreakerState, Kind
 from refimpl.core.codes import Code, Outcome, outcome_of
 from refimpl.core.fault_router import FaultRouter
 from refimpl.core.negative_cache import NegativeCache
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from refimpl.hicache.counters import Counters
     from refimpl.hicache.settings import HiCacheSettings
 
+_KINDS = {"exists": Kind.LOOKUP, "get": Kind.READ, "put": Kind.WRITE}
 _OVERDUE_GRACE_S = 0.1
 """How long after its budget a call may still come back and name the guilty."""
 
@@ -37,7 +38,8 @@ _OVERDUE_GRACE_S = 0.1
 class Call:
     """One storage operation under way. `settled`: its result is counted."""
 
-    kind: str
+    name: str
+    """exists, get or put."""
     admission: Admission
     started: float
     budget_s: float
@@ -123,19 +125,19 @@ class Gate:
         """True while ordinary operations are admitted."""
         return self.breaker.state is BreakerState.CLOSED
 
-    def start(self, kind: str, budget_s: float) -> Call | None:
+    def start(self, name: str, budget_s: float) -> Call | None:
         """Leave to send one operation, or None: the breaker is not closed."""
         now = self._clock()
         with self._lock:
             self._breaker.tick(now)
             if self._breaker.state is not BreakerState.CLOSED:
-                self._counters.label("storage_operations_refused", kind)
+                self._counters.label("storage_operations_refused", name)
                 return None
             admission = self._breaker.admit(now)
             assert admission is not None
-            call = Call(kind, admission, now, budget_s, self._quarantine.blocked(now))
+            call = Call(name, admission, now, budget_s, self._quarantine.blocked(now))
             self._calls[id(call)] = call
-        self._count(kind)
+        self._count(name)
         return call
 
     def settle(
@@ -143,7 +145,6 @@ class Gate:
         call: Call,
         result: StorageResult,
         *,
-        read: bool,
         cancelled: bool = False,
         deadline: bool = False,
         tokens: int = 0,
@@ -155,7 +156,6 @@ class Gate:
         Args:
             call: what `start` answered.
             result: checked codes.
-            read: it was to read.
             cancelled: the caller took it back early, for reasons of its own.
             deadline: the request's deadline ended it.
             tokens: what recomputing its pages would cost, for the slow rule.
@@ -163,6 +163,8 @@ class Gate:
             quiet: a good result is no sample, another operation follows that is.
         """
         now = self._clock()
+        kind = _KINDS[call.name]
+        read = kind is not Kind.WRITE
         outcome = worst(result.codes, avoided=bool(call.avoid))
         took = now - call.started
         late = read and (deadline or _timed_out(result.codes, took, call.budget_s))
@@ -176,6 +178,8 @@ class Gate:
                 return Verdict(outcome=outcome, deadline=late, slow=slow)
             call.settled = True
             good = not (outcome is Outcome.FAULT or late or slow)
+            if quiet and good:
+                self._breaker.good(call.admission, kind, now)
             if ours or (quiet and good) or self._blind(good):
                 self._breaker.abandon(call.admission, now)
                 return Verdict(outcome=Outcome.SUCCESS if ours else outcome)
@@ -188,7 +192,7 @@ class Gate:
                 ),
                 slow=slow,
                 read_deadline=late,
-                read=read,
+                kind=kind,
             )
             self._doubted |= isolated
             return Verdict(outcome=outcome, deadline=late, slow=slow, isolated=isolated)
@@ -210,11 +214,11 @@ class Gate:
                     call.admission,
                     Outcome.FAULT,
                     now,
-                    read_deadline=call.kind != "put",
-                    read=call.kind != "put",
+                    read_deadline=call.name != "put",
+                    kind=_KINDS[call.name],
                 )
         for call in overdue:
-            self._counters.label("timeouts", call.kind)
+            self._counters.label("timeouts", call.name)
         return len(overdue)
 
     def guarded(
@@ -419,9 +423,9 @@ class Gate:
         if worst(result.codes, avoided=bool(call.avoid)) is Outcome.FAULT:
             self._counters.label("faults", _name(_worst_code(result.codes)))
         if late:
-            self._counters.label("timeouts", call.kind)
+            self._counters.label("timeouts", call.name)
         if slow:
-            self._counters.label("slow_operations", call.kind)
+            self._counters.label("slow_operations", call.name)
 
 
 def failed(count: int, code: int = Code.INTERNAL_ERROR) -> StorageResult:

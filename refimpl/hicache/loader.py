@@ -16,6 +16,7 @@ from refimpl.core.prefetch import Policy, common_prefix, deadline_s
 from refimpl.hicache.gate import failed
 from refimpl.hicache.request import Outcome, Phase, Prefetch
 from refimpl.hicache.workers import Workers
+from refimpl.transfer.cancel import Cancel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -100,9 +101,12 @@ class Loader:
         if op.ended:
             return
         op.terminated = True
-        op.cancel.set()
+        if op.cancel is not None:
+            op.cancel.set()
         asked = op.phase in (Phase.QUERYING, Phase.LOADING)
         op.touched_fault |= asked and outcome is Outcome.TIMEOUT
+        if op.phase is Phase.LOADING and outcome is Outcome.TIMEOUT and op.missing:
+            self._gate.remember_failed(op.missing[0])
         early = outcome is Outcome.TIMEOUT and self._failpoints.enabled(_RELEASED_EARLY)
         if early and len(op.flight):
             self._tiers.l2.pool.land(op.flight)
@@ -190,12 +194,16 @@ class Loader:
             with self._tiers.lock:
                 self._land(op)
                 self.end(op, outcome)
+                cancel, op.cancel = op.cancel, None
+            if cancel is not None:
+                cancel.close()
 
     def _load(self, op: Prefetch) -> Outcome:
         with self._tiers.lock:
             if op.called_off():
                 return Outcome.ABORTED
             op.phase = Phase.QUERYING
+            op.cancel = Cancel()
             self._tiers.match(op)
             if not op.missing:
                 return Outcome.COMPLETE
@@ -269,8 +277,7 @@ class Loader:
         verdict = self._gate.settle(
             call,
             result,
-            read=True,
-            cancelled=op.cancel.is_set(),
+            cancelled=op.called_off(),
             deadline=op.outcome is Outcome.TIMEOUT,
             quiet=pages > 0,
         )
@@ -347,8 +354,7 @@ class Loader:
         verdict = self._gate.settle(
             call,
             result,
-            read=True,
-            cancelled=op.cancel.is_set(),
+            cancelled=op.called_off(),
             deadline=op.outcome is Outcome.TIMEOUT,
             tokens=len(pages) * self._settings.page_tokens,
             elapsed_s=self._clock() - call.started + op.query_s,
@@ -380,7 +386,7 @@ class Loader:
             if code is not None and code < 0:
                 return failed(count, code)
             budget = self._budget(op)
-            if op.cancel.is_set() or budget <= 0:
+            if op.called_off() or budget <= 0:
                 return failed(count, Code.RPC_TIMEOUT)
             view = self._tiers.l2.pool.view
             return self._storage.get(

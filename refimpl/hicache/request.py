@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass, field
 from enum import Enum, unique
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
 
     from refimpl.core.prefetch import Policy
     from refimpl.hicache.tier import Tier
+    from refimpl.transfer.cancel import Cancel
 
 KEY_BYTES = 32
 
@@ -75,10 +75,10 @@ class Reuse:
 
 
 class Prefetch:
-    """The handle of one request; HiCache's lock guards everything but `cancel`.
+    """The handle of one request; HiCache's lock guards it.
 
     `held` are the pinned pages of the prefix, root first. `flight` are pages that the
-    I/O thread owns.
+    I/O thread owns. `cancel` exists while a worker may be in a call for it.
     """
 
     __slots__ = (
@@ -118,7 +118,7 @@ class Prefetch:
         self.deadline_s = 0.0
         self.phase = Phase.QUEUED
         self.outcome = Outcome.NONE
-        self.cancel = threading.Event()
+        self.cancel: Cancel | None = None
         self.terminated = False
         self.released = False
         self.held: list[tuple[Tier, int]] = []

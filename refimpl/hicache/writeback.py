@@ -210,7 +210,7 @@ class WriteBack:
             )
 
         result = self._gate.guarded(len(where), ask)
-        self._gate.settle(call, result, read=False)
+        self._gate.settle(call, result)
         return result.codes
 
     def _mark(self, task: Task, first: int, last: int) -> None:

@@ -1,5 +1,5 @@
 """Backends of the third tier."""
 
-from refimpl.hicache.storage.base import Cancel, Storage, StorageResult
+from refimpl.hicache.storage.base import Storage, StorageResult
 
-__all__ = ["Cancel", "Storage", "StorageResult"]
+__all__ = ["Storage", "StorageResult"]

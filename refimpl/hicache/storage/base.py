@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from refimpl.transfer.cancel import Cancel
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageResult:
@@ -27,13 +29,6 @@ class StorageResult:
     codes: NDArray[np.int16]
     endpoints: Mapping[str, int] = field(default_factory=dict)
     asked: tuple[str, ...] = ()
-
-
-class Cancel(Protocol):
-    """Event-like; when set, a running get returns at once."""
-
-    def set(self) -> None: ...
-    def is_set(self) -> bool: ...
 
 
 class Storage(Protocol):

@@ -7,6 +7,7 @@ any operation.
 from __future__ import annotations
 
 import threading
+import time
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from refimpl.hicache.storage.base import Cancel
+    from refimpl.transfer.cancel import Cancel
 
     Fault = Callable[[str, bytes, str, "Cancel | None", float], int | None]
 
@@ -42,6 +43,7 @@ class MemoryStorage:
         self.objects: dict[bytes, dict[int, bytes]] = {}
         self.calls: list[tuple[str, int]] = []
         self.closed = False
+        self.obeys_cancel = True
         self._parts: dict[bytes, int] = {}
         self._lock = threading.Lock()
 
@@ -76,9 +78,10 @@ class MemoryStorage:
         cancel: Cancel | None = None,
     ) -> StorageResult:
         rows = self._called("get", keys)
+        until = time.monotonic() + timeout_s
         ask = [
-            self._get_one(k, b, avoid, cancel, timeout_s)
-            for k, b in zip(rows, buffers, strict=True)
+            self._get_one(key, buffer, avoid, cancel, until)
+            for key, buffer in zip(rows, buffers, strict=True)
         ]
         return self._result(rows, ask, avoid)
 
@@ -95,10 +98,12 @@ class MemoryStorage:
     ) -> StorageResult:
         del object_bytes
         rows = self._called("put", keys)
+        until = time.monotonic() + timeout_s
         codes = []
         for key, buffer in zip(rows, buffers, strict=True):
             store = self.store_of(key)
-            code = self.fault and self.fault("put", key, store, None, timeout_s)
+            left = max(0.0, until - time.monotonic())
+            code = self.fault and self.fault("put", key, store, None, left)
             if code is None:
                 code = self._put_one(key, buffer, part, parts, store in avoid)
             codes.append(code)
@@ -143,15 +148,17 @@ class MemoryStorage:
         buffer: memoryview,
         avoid: frozenset[str],
         cancel: Cancel | None,
-        timeout_s: float,
+        until: float,
     ) -> int:
         store = self.store_of(key)
         if store in avoid:
             return Code.REPLICA_NOT_FOUND
-        code = self.fault and self.fault("get", key, store, cancel, timeout_s)
+        code = self.fault and self.fault(
+            "get", key, store, cancel, max(0.0, until - time.monotonic())
+        )
         if code is not None:
             return code
-        if cancel is not None and cancel.is_set():
+        if self.obeys_cancel and cancel is not None and cancel.is_set():
             return Code.RPC_TIMEOUT
         if not self._complete(key):
             return Code.OBJECT_NOT_FOUND

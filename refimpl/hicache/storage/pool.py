@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from refimpl.client.results import MASTER
 from refimpl.core.codes import Code, Outcome, outcome_of
 from refimpl.core.hashing import object_key
 from refimpl.hicache.storage.base import StorageResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from refimpl.client import PoolClient
-    from refimpl.hicache.storage.base import Cancel
+    from refimpl.transfer.cancel import Cancel
 
 
 class PoolStorage:
@@ -66,7 +67,7 @@ class PoolStorage:
         )
         return StorageResult(
             codes=result.codes,
-            endpoints={name: int(code) for name, code in result.endpoints.items()},
+            endpoints=_stores(result.endpoints),
             asked=tuple(result.asked),
         )
 
@@ -92,7 +93,7 @@ class PoolStorage:
             replicas=self._replicas,
             avoid=avoid,
         )
-        endpoints = {name: int(code) for name, code in result.endpoints.items()}
+        endpoints = _stores(result.endpoints)
         return StorageResult(
             codes=result.codes, endpoints=endpoints, asked=tuple(endpoints)
         )
@@ -105,7 +106,7 @@ class PoolStorage:
         wrote = wrote[: self._canary_bytes].copy()
         put = self.put(key, [wrote.data], timeout_s=timeout_s, avoid=avoid)
         if put.codes[0] != Code.OK:
-            return put
+            return _blamed(put)
         read = np.zeros_like(wrote)
         left = max(0.0, until - self._clock())
         got = self.get(key, [read.data], timeout_s=left, avoid=avoid)
@@ -133,3 +134,17 @@ class PoolStorage:
     def close(self) -> None:
         """Closes the client."""
         self._client.close()
+
+
+def _stores(endpoints: Mapping[str, Code]) -> dict[str, int]:
+    """The stores among the endpoints: a master that fails names no store."""
+    return {name: int(code) for name, code in endpoints.items() if name != MASTER}
+
+
+def _blamed(put: StorageResult) -> StorageResult:
+    """A put that failed on a store and found no other place is that store's fault."""
+    faults = [c for c in put.endpoints.values() if outcome_of(c) is Outcome.FAULT]
+    if not faults:
+        return put
+    codes = np.full(1, faults[0], np.int16)
+    return StorageResult(codes=codes, endpoints=put.endpoints, asked=put.asked)

@@ -18,6 +18,7 @@ from refimpl.core.breaker import (
     Breaker,
     BreakerSettings,
     BreakerState,
+    Kind,
 )
 from refimpl.core.codes import Outcome
 
@@ -125,25 +126,52 @@ def test_five_consecutive_read_deadlines_open():
         b.record(b.admit(i), Outcome.SUCCESS, float(i), read_deadline=True)
 
     assert b.state is OPEN
-    assert "5 consecutive read deadlines" in b.transitions[-1].reason
+    assert "5 consecutive reads too late" in b.transitions[-1].reason
 
 
-def test_a_good_read_ends_a_run_of_deadlines_but_a_good_write_does_not():
-    for read, expected in ((True, CLOSED), (False, OPEN)):
+@pytest.mark.parametrize(
+    ("kind", "expected"), [(Kind.READ, CLOSED), (Kind.LOOKUP, OPEN), (Kind.WRITE, OPEN)]
+)
+def test_only_a_good_read_ends_a_run_of_late_reads(kind, expected):
+    b = breaker()
+    for i in range(4):
+        b.record(b.admit(i), Outcome.FAULT, float(i), read_deadline=True)
+    b.record(b.admit(5.0), Outcome.MISS, 5.0, kind=kind)
+    b.record(b.admit(6.0), Outcome.FAULT, 6.0, read_deadline=True)
+
+    assert b.state is expected
+
+
+def test_late_lookups_are_a_run_of_their_own_ended_by_a_good_one():
+    for heals, expected in ((True, CLOSED), (False, OPEN)):
         b = breaker()
-        for i in range(4):
-            b.record(b.admit(i), Outcome.FAULT, float(i), read_deadline=True)
-        b.record(b.admit(5.0), Outcome.SUCCESS, 5.0, read=read)
-        b.record(b.admit(6.0), Outcome.FAULT, 6.0, read_deadline=True)
+        for i in range(5):
+            if heals and i == 3:
+                b.good(b.admit(i), Kind.LOOKUP, float(i))
+            late = b.admit(i)
+            b.record(
+                late, Outcome.FAULT, float(i), read_deadline=True, kind=Kind.LOOKUP
+            )
 
         assert b.state is expected
+
+
+def test_timely_misses_do_not_hide_a_dead_read_path():
+    b = breaker()
+    for i in range(20):
+        for _ in range(4):
+            b.record(b.admit(i / 10), Outcome.MISS, i / 10, kind=Kind.LOOKUP)
+        b.record(b.admit(i / 10), Outcome.FAULT, i / 10)
+
+    assert b.state is OPEN
+    assert b.transitions[0].reason == "20 of 20 reads failed"
 
 
 def test_good_writes_do_not_hide_a_dead_read_path():
     b = breaker()
     for i in range(20):
         for _ in range(4):
-            b.record(b.admit(i / 10), Outcome.SUCCESS, i / 10, read=False)
+            b.record(b.admit(i / 10), Outcome.SUCCESS, i / 10, kind=Kind.WRITE)
         if (admission := b.admit(i / 10)) is not None:
             b.record(admission, Outcome.FAULT, i / 10)
 
@@ -151,10 +179,19 @@ def test_good_writes_do_not_hide_a_dead_read_path():
     assert b.transitions[0].reason == "20 of 20 reads failed"
 
 
-def test_slow_operations_are_faults():
+def test_slow_writes_are_faults():
     b = breaker()
     for i in range(20):
-        b.record(b.admit(i / 10), Outcome.SUCCESS, i / 10, slow=True)
+        assert b.state is CLOSED
+        b.record(b.admit(i / 10), Outcome.SUCCESS, i / 10, slow=True, kind=Kind.WRITE)
+
+    assert b.state is OPEN
+
+
+def test_reads_just_under_the_deadline_for_ever_open_it():
+    b = breaker()
+    for i in range(5):
+        b.record(b.admit(i * 2.7), Outcome.SUCCESS, i * 2.7, slow=True)
 
     assert b.state is OPEN
 

@@ -145,3 +145,15 @@ def test_faults_that_name_nobody_are_the_pools_own():
         r.record(r.breaker.admit(i / 10), Outcome.FAULT, i / 10)
 
     assert r.breaker.state is BreakerState.OPEN
+
+
+def test_a_store_that_others_stand_in_for_is_quarantined_all_the_same():
+    r = router()
+    everybody_answers(r)
+    for i in range(3):
+        now = 0.1 * i
+        ends = {name: name != "s4" for name in STORES}
+        r.record(r.breaker.admit(now), Outcome.SUCCESS, now, endpoints=ends)
+
+    assert r.quarantine.blocked(1.0) == {"s4"}
+    assert r.breaker.state is BreakerState.CLOSED

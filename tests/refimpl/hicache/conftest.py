@@ -116,6 +116,8 @@ BASE = HiCacheSettings(
     l1_pages=512,
     l2_pages=1024,
     poison_free_pages=True,
+    put_timeout_s=0.1,
+    put_backoff_s=0.005,
     prefetch=PrefetchSettings(
         base_s=0.2, per_ki_token_s=0.01, max_s=1.0, threshold_tokens=64, poll_s=0.005
     ),
