@@ -61,12 +61,25 @@ class KeyIndex:
 
     def find(self, keys: NDArray[np.uint64]) -> NDArray[np.int32]:
         """Returns the slot of each key, -1 where it is absent. Duplicates are fine."""
+        return self.locate(keys)[0].astype(np.int32)
+
+    def locate(
+        self, keys: NDArray[np.uint64]
+    ) -> tuple[NDArray[np.intp], NDArray[np.uint64]]:
+        """Like `find`, with a copy of each key's row: one pass over cold memory."""
         cells = self._home(keys)
-        slots = self._cells.take(cells) + _EMPTY
-        lost = np.flatnonzero(~self._equal(slots, keys) & (slots != _EMPTY))
+        slots = self._cells.take(cells).astype(np.intp) + _EMPTY
+        rows = self.rows.take(slots, axis=0)
+        # An all-zero key equals the row of slot -1, and -1 is the right answer then.
+        other = rows[:, 0] != keys[:, 0]
+        for word in range(1, KEY_WORDS):
+            other |= rows[:, word] != keys[:, word]
+        lost = np.flatnonzero(other)
         if lost.size:
-            slots[lost] = self._find_further(keys[lost], cells[lost])
-        return slots
+            found = self._find_further(keys[lost], cells[lost], slots[lost])
+            slots[lost] = found
+            rows[lost] = self.rows.take(found, axis=0)
+        return slots, rows
 
     def insert(self, keys: NDArray[np.uint64], slots: NDArray[np.intp]) -> None:
         """Adds keys that are absent and distinct, each at its own unused slot."""
@@ -106,11 +119,20 @@ class KeyIndex:
         return equal
 
     def _find_further(
-        self, keys: NDArray[np.uint64], cells: NDArray[np.intp]
-    ) -> NDArray[np.int32]:
-        """Looks behind the home cells, a window of cells at a time."""
-        found = np.full(len(keys), _EMPTY, dtype=np.int32)
-        pending = np.arange(len(keys))
+        self,
+        keys: NDArray[np.uint64],
+        cells: NDArray[np.intp],
+        home: NDArray[np.intp],
+    ) -> NDArray[np.intp]:
+        """Looks behind the home cells, a window of cells at a time.
+
+        Args:
+            keys: those that are not in their home cell.
+            cells: their home cells; changed.
+            home: the slots found there, -1 for an empty cell: that key is absent.
+        """
+        found = np.full(len(keys), _EMPTY, dtype=np.intp)
+        pending = np.flatnonzero(home != _EMPTY)
         steps = np.arange(1, _WINDOW + 1)
         while pending.size:
             window = (cells[pending, None] + steps) & self._mask

@@ -72,9 +72,13 @@ class ObjectTable:
         """Slots in a shard; the last shards of a small table are empty."""
         return -(-self.capacity // SHARDS)
 
-    def gather(self, slots: Slots) -> NDArray[np.void]:
-        """Copies the rows of these slots: key, checksum, offset, size, segment."""
-        return self.index.rows.take(slots, axis=0).view(_ROW).reshape(-1)
+    def locate(self, keys: NDArray[np.uint64]) -> tuple[Slots, NDArray[np.void]]:
+        """Slots of these keys, -1 where absent, and copies of their rows.
+
+        Fields of a row: key, checksum, offset, size, segment.
+        """
+        slots, rows = self.index.locate(keys)
+        return slots, rows.view(_ROW).reshape(-1)
 
     def claim(self, keys: NDArray[np.uint64]) -> Slots:
         """Takes a slot for each of these absent, distinct keys and indexes it."""

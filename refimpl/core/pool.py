@@ -185,12 +185,11 @@ class Pool:
                 memory (Mooncake#2187).
         """
         table = self._objects
-        slots = table.index.find(keys).astype(np.intp)
-        rows = table.gather(slots)
+        slots, rows = table.locate(keys)
         status = _LOOKUP_CODES.take(table.state.take(slots))
         segment = self._segments.ids.take(rows["segment"])
         parts = table.parts.take(slots)
-        readable = (status == Code.OK) & (segment.any(axis=1))
+        readable = (status == Code.OK) & ((segment[:, 0] | segment[:, 1]) != 0)
         if not readable.all():
             status[(status == Code.OK) & ~readable] = Code.OBJECT_NOT_FOUND
             for column in (rows, segment, parts):
@@ -199,8 +198,7 @@ class Pool:
         if grant_lease:
             self._grant(slots, now)
         self._count_lookup(readable, rows["size"])
-        offset = rows["offset"].copy()
-        offset[segment == 0] = 0
+        offset = rows["offset"] * (segment != 0)
         _readable_first(segment, offset)
         return Located(
             status=status,
