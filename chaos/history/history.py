@@ -15,6 +15,7 @@ import json
 import os
 import threading
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from enum import Enum, unique
 from pathlib import Path
@@ -69,7 +70,7 @@ class HistoryError(ValueError):
 
 
 class History:
-    """An open history; any thread may append.
+    """An open history; any thread may append, every line is written at once.
 
     `test` is the scope that following events belong to: one file can hold a session.
     """
@@ -87,7 +88,7 @@ class History:
         self._max_events, self._clock = max_events, clock
         self._written = 0
         self._lock = threading.Lock()
-        self._file: IO[str] | None = self.path.open("a", encoding="utf-8")
+        self._file: IO[str] | None = self.path.open("a", encoding="utf-8", buffering=1)
 
     def __enter__(self) -> History:
         return self
@@ -212,10 +213,13 @@ def samples_of(
 ) -> tuple[list[Sample], dict[str, str]]:
     """The samples of one arm and the expected output hashes by request id.
 
-    What was invoked and never completed is in `open_invokes`, and must be looked at.
+    A trace that was replayed again in the same arm gives its requests new names,
+    "r1#2", so that no sample hides another. What was invoked and never completed is in
+    `open_invokes`, and must be looked at.
     """
-    samples: dict[str, Sample] = {}
+    samples: list[Sample] = []
     expected: dict[str, str] = {}
+    seen: Counter[str] = Counter()
     for event in events:
         if event.operation != "prefill" or event.value["arm"] != arm:
             continue
@@ -224,16 +228,20 @@ def samples_of(
         if event.type is EventType.INVOKE:
             continue
         sample = _sample_of(event.value["sample"])
-        samples[sample.request.request_id] = sample
+        name = sample.request.request_id
+        seen[name] += 1
+        if seen[name] > 1:
+            name = f"{name}#{seen[name]}"
+            sample = _renamed(sample, name)
+        samples.append(sample)
         if event.value["expected"]:
-            expected[sample.request.request_id] = event.value["expected"]
-    ordered = sorted(samples.values(), key=lambda sample: sample.intended_s)
-    return ordered, expected
+            expected[name] = event.value["expected"]
+    return sorted(samples, key=lambda sample: sample.intended_s), expected
 
 
 def open_invokes(events: Iterable[Event]) -> list[Event]:
     """Requests that were sent and never ended: the harness died with them."""
-    waiting: dict[tuple[str, str, str], Event] = {}
+    waiting: dict[tuple[str, str, str], list[Event]] = {}
     for event in events:
         if event.operation != "prefill":
             continue
@@ -243,10 +251,10 @@ def open_invokes(events: Iterable[Event]) -> list[Event]:
             name = event.value["sample"]["request"]["request_id"]
         key = (event.test, event.value["arm"], name)
         if event.type is EventType.INVOKE:
-            waiting[key] = event
-        else:
-            waiting.pop(key, None)
-    return list(waiting.values())
+            waiting.setdefault(key, []).append(event)
+        elif waiting.get(key):
+            waiting[key].pop(0)
+    return [event for events in waiting.values() for event in events]
 
 
 def limits_of(events: Iterable[Event], test: str | None = None) -> Limits | None:
@@ -317,6 +325,15 @@ def _sample_of(row: dict[str, Any]) -> Sample:
         if answer is None
         else Answer(**(answer | {"stores": tuple(answer["stores"])})),
         ending=Ending(row["ending"]),
+    )
+
+
+def _renamed(sample: Sample, name: str) -> Sample:
+    answer = sample.answer
+    return dataclasses.replace(
+        sample,
+        request=dataclasses.replace(sample.request, request_id=name),
+        answer=answer and dataclasses.replace(answer, request_id=name),
     )
 
 

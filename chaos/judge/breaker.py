@@ -17,7 +17,11 @@ from chaos.judge.verdict import Judgement, Verdict
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from chaos.systems.base import Limits
+
 CLOSED, OPEN, HALF_OPEN = "CLOSED", "OPEN", "HALF_OPEN"
+OPEN_FOR_CAP = 12  # 5 s, doubled up to 60 s
+JITTER = 0.2
 _OPERATOR = "operator"
 _LEGAL = {
     (CLOSED, OPEN),
@@ -80,6 +84,24 @@ def open_spans(changes: Sequence[Change], until_s: float) -> list[Span]:
     if since is not None and since < until_s:
         spans.append(Span(start_s=since, end_s=until_s))
     return spans
+
+
+def retrips(changes: Sequence[Change], *, until_s: float = float("inf")) -> int:
+    """How often a probe failed and the breaker opened again."""
+    return sum(
+        change.source == HALF_OPEN and change.target == OPEN and change.at_s <= until_s
+        for change in changes
+    )
+
+
+def closing_budget_s(limits: Limits, *, retripped: int, probe_s: float) -> float:
+    """How long closing may take once the fault is gone: open_for + the probes.
+
+    `open_for` doubles with every re-trip up to 12 times itself, jittered by 20 %;
+    `probe_s` is what one probe may take, its interval included.
+    """
+    open_for_s = limits.breaker_open_for_s * min(1 << retripped, OPEN_FOR_CAP)
+    return open_for_s * (1 + JITTER) + limits.breaker_probes_to_close * probe_s
 
 
 def judge_opens(

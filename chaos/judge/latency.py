@@ -39,6 +39,8 @@ MIN_SESSIONS = 8
 P99_SAMPLES = 3_000
 # Float noise of sums of durations; not a tolerance anybody could notice.
 _EPSILON_S = 1e-6
+# Each bound of a service level holds with 95 %.
+_TWO_SIDED = 0.90
 
 
 def judge_cache_wait(
@@ -229,22 +231,25 @@ def judge_service_level(
     one is over, INCONCLUSIVE between: how many samples it has decides.
     """
     if quantile is None:
-        label, interval = "mean", mean_interval(values_s)
+        label, interval = "mean", mean_interval(values_s, confidence=_TWO_SIDED)
         needed = MIN_PAIRS
     else:
         label = f"p{100 * quantile:g}"
-        interval = quantile_interval(values_s, quantile)
+        interval = quantile_interval(values_s, quantile, confidence=_TWO_SIDED)
         needed = samples_to_bound(quantile)
-    short = too_few(len(values_s), needed)
+    reason = too_few(len(values_s), needed)
+    verdict = Verdict.INCONCLUSIVE if reason else _three_way(interval, limit_s)
+    if verdict is Verdict.INCONCLUSIVE and not reason:
+        reason = "the interval holds the limit, more samples decide"
     return Judgement(
         oracle=oracle,
         claim=claim,
-        verdict=Verdict.INCONCLUSIVE if short else _three_way(interval, limit_s),
+        verdict=verdict,
         observed=f"{label} {number(interval.estimate, 's')} "
         f"[{number(interval.low, 's')}, {number(interval.high, 's')}]",
         threshold=number(limit_s, "s"),
         samples=len(values_s),
-        reason=short,
+        reason=reason,
         numbers={
             "value": interval.estimate,
             "low": interval.low,

@@ -67,6 +67,23 @@ def test_a_request_without_an_end_does_not_disappear(path, fabricate):
     assert lost.value["request_id"] == "r1"
 
 
+def test_a_second_replay_hides_no_sample_of_the_first(path, fabricate):
+    first = fabricate.sample("r0", at_s=1.0, output_hash="stale")
+    second = fabricate.sample("r0", at_s=9.0, tokens=2048)
+    with History(path) as history:
+        for sample, expected in ((first, "one"), (second, "two")):
+            history.invoke(sample.request, "e", sample.sent_s, "fault")
+            history.complete(sample, "fault", expected)
+        history.invoke(first.request, "e", 20.0, "fault")
+
+    events = read_history(path)
+    samples, expected = samples_of(events, arm="fault")
+
+    assert [sample.request.request_id for sample in samples] == ["r0", "r0#2"]
+    assert expected == {"r0": "one", "r0#2": "two"}
+    assert len(open_invokes(events)) == 1
+
+
 def test_limits_come_back(path, fabricate):
     with History(path) as history:
         history.limits(fabricate.limits())
@@ -132,6 +149,13 @@ def test_damage_before_the_last_line_is_an_error_with_its_line(path):
 
     with pytest.raises(HistoryError, match=r"history\.jsonl:1"):
         read_history(path)
+
+
+def test_a_line_is_in_the_file_before_it_is_closed(path):
+    with History(path) as history:
+        history.info("one")
+
+        assert len(read_history(path)) == 1
 
 
 def test_threads_do_not_tear_lines(path):

@@ -9,6 +9,7 @@ from chaos.judge.breaker import (
     Change,
     Span,
     changes_of,
+    closing_budget_s,
     judge_closes,
     judge_no_flapping,
     judge_opens,
@@ -18,6 +19,7 @@ from chaos.judge.breaker import (
     judge_single_probe,
     judge_stays_closed,
     open_spans,
+    retrips,
 )
 from chaos.judge.verdict import Verdict
 
@@ -71,6 +73,20 @@ def test_closing_late_or_never_fails(changes):
     judged = judge_closes(changes, healed_at_s=2.5, budget_s=1.0)
 
     assert judged.verdict is Verdict.FAIL
+
+
+@pytest.mark.parametrize(("retripped", "times"), [(0, 1), (2, 4), (4, 12), (9, 12)])
+def test_the_closing_budget_follows_the_retrips_up_to_a_cap(
+    fabricate, retripped, times
+):
+    budget_s = closing_budget_s(fabricate.limits(), retripped=retripped, probe_s=0.1)
+
+    assert budget_s == pytest.approx(0.5 * times * 1.2 + 3 * 0.1)
+
+
+def test_retrips_are_counted():
+    assert retrips(GOOD) == 1
+    assert retrips(GOOD, until_s=2.0) == 0
 
 
 def test_what_was_never_open_cannot_close():
