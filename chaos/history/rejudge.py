@@ -19,7 +19,13 @@ from chaos.history.history import is_truncated, limits_of, open_invokes, samples
 from chaos.judge import blast, breaker, conservation, latency, limit, validity
 from chaos.judge.limit import downgraded, inconclusive
 from chaos.judge.statistics import seeded
-from chaos.judge.validity import Validity, gated, smallest_limit_s, validity_of
+from chaos.judge.validity import (
+    Validity,
+    gated,
+    scheduling_allowance_s,
+    smallest_limit_s,
+    validity_of,
+)
 from chaos.judge.verdict import Judgement, Verdict
 from chaos.load.sample import LoadRun
 
@@ -27,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from chaos.history.history import Event, History
+    from chaos.load.sample import Sample
 
 FAULT, LOCAL_ONLY = "fault", "local_only"
 
@@ -110,14 +117,13 @@ def _validity(events: Sequence[Event]) -> Validity | None:
     arms = [samples_of(events, arm=arm)[0] for arm in _arms(events)]
     if limits is None or not arms:
         return None
-    runs = [
-        LoadRun(
-            samples=tuple(samples),
-            lag_s=tuple(sample.lag_s for sample in samples if sample.judged),
-        )
-        for samples in arms
-    ]
+    runs = [_run_of(samples) for samples in arms]
     return validity_of(runs, smallest_limit_s(limits))
+
+
+def _run_of(samples: Sequence[Sample]) -> LoadRun:
+    lags = tuple(sample.lag_s for sample in samples if sample.judged)
+    return LoadRun(samples=tuple(samples), lag_s=lags)
 
 
 def _receipts(events: Sequence[Event]) -> list[Receipt]:
@@ -148,7 +154,8 @@ def _of_samples(events: Sequence[Event], seed: int) -> list[Judgement]:
         if limits is not None:
             page = limits.page_tokens
             rows.append(judge_contiguous_reuse(samples, expected, page_tokens=page))
-            rows.append(latency.judge_cache_wait(samples, limits))
+            spare_s = scheduling_allowance_s(_run_of(samples), limits)
+            rows.append(latency.judge_cache_wait(samples, limits, allowance_s=spare_s))
         judged += [
             dataclasses.replace(row, claim=f"{row.claim} ({arm} arm)") for row in rows
         ]
@@ -166,7 +173,8 @@ def _of_arms(events: Sequence[Event], seed: int) -> list[Judgement]:
     limits = limits_of(events)
     if not fault or not local or limits is None:
         return []
-    judged = [latency.judge_cost_per_request(fault, local, limits)]
+    spare_s = scheduling_allowance_s(_run_of([*fault, *local]), limits)
+    judged = [latency.judge_cost_per_request(fault, local, limits, allowance_s=spare_s)]
     detected = [e.value["at_s"] for e in events if e.operation == "detected"]
     if detected:
         judged += latency.judge_cost_after_detection(

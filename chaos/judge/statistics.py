@@ -244,13 +244,21 @@ def _resampled_medians(
     parts = []
     for start in range(0, replicates, step):
         rows = min(step, replicates - start)
-        drawn = rng.multinomial(clusters, np.full(clusters, 1 / clusters), size=rows)
-        weight = np.cumsum(drawn.astype(np.int32)[:, owners], axis=1, dtype=np.int32)
+        drawn = _drawn(rng, rows, clusters)
+        weight = np.cumsum(drawn[:, owners], axis=1, dtype=np.int32)
         half = weight[:, -1:] / 2
         lower = np.argmax(weight >= half, axis=1)
         upper = np.argmax(weight > half, axis=1)
         parts.append((ordered[lower] + ordered[upper]) / 2)
     return np.concatenate(parts)
+
+
+def _drawn(rng: np.random.Generator, rows: int, clusters: int) -> NDArray[np.int32]:
+    """How often each cluster is drawn in each replicate; every row sums to all."""
+    picks = rng.integers(0, clusters, (rows, clusters))
+    flat = (picks + clusters * np.arange(rows)[:, None]).ravel()
+    counts = np.bincount(flat, minlength=rows * clusters)
+    return counts.reshape(rows, clusters).astype(np.int32)
 
 
 def _sorted_side(
