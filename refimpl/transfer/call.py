@@ -244,7 +244,7 @@ class Call:
         """A request was answered."""
         work = self._owner[lane]
         if work.blamed:
-            self._charge_blamed(work)
+            self._judge_blamed(work, lane)
         if codes == Code.OK and not work.split:
             self._complete(work, piece.rows, {})
         else:
@@ -372,11 +372,14 @@ class Call:
     def _move_away(self, work: _Work, lane: Lane, now: float) -> None:
         """A silent rail's requests go to a sibling that is alive or was not asked.
 
-        When all rails are silent it is the store, and moving requests about would only
-        lose what is on its way.
+        A sibling proves that the store is alive; from then on this rail has the same
+        patience once more, else a store that is slow on all rails would look like a
+        broken one. When all are silent it is the store, and moving requests about
+        would only lose what is on its way.
         """
+        patience_s = self._settings.rail_stall_s
         has_other = bool(work.untried) or any(
-            other.bytes_in and not self._is_stalled(other, now)
+            now - other.first_byte_at >= patience_s and not self._is_stalled(other, now)
             for other in work.lanes
             if other is not lane
         )
@@ -384,10 +387,12 @@ class Call:
             work.blamed.add(lane.rail)
             self._requeue(work, self._drop(lane), Code.RPC_TIMEOUT)
 
-    def _charge_blamed(self, work: _Work) -> None:
-        """A sibling answered: the silence was the rail's own."""
-        for rail in work.blamed:
-            self._rails.failed(work.op.segment, rail, self._clock(), had_other=True)
+    def _judge_blamed(self, work: _Work, sibling: Lane) -> None:
+        """A sibling answered: in good time, then the silence was the rail's own."""
+        answered_in_s = sibling.first_byte_at - sibling.opened_at
+        if answered_in_s < self._settings.rail_stall_s:
+            for rail in work.blamed:
+                self._rails.failed(work.op.segment, rail, self._clock(), had_other=True)
         work.blamed.clear()
 
     def _give_up(self, work: _Work) -> None:

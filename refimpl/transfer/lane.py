@@ -8,6 +8,7 @@ an OSError or a FrameError out of `step`, and the requests that it still holds a
 from __future__ import annotations
 
 import errno
+import math
 import os
 import socket
 from collections import deque
@@ -54,6 +55,7 @@ class Lane:
         "_head",
         "_landed",
         "_landing",
+        "_now",
         "_op",
         "_out",
         "_out_at",
@@ -69,8 +71,10 @@ class Lane:
         "bytes_out",
         "connected",
         "events",
+        "first_byte_at",
         "held",
         "last_progress",
+        "opened_at",
         "rail",
         "reused",
         "sock",
@@ -96,6 +100,9 @@ class Lane:
         self.connected = reused
         self.held: deque[Slice] = deque()
         self.last_progress = now
+        self.opened_at = now
+        self.first_byte_at = math.inf
+        self._now = now
         self.events = 0
         """What a selector is asked for; 0 when it is not registered."""
         self.bytes_in = 0
@@ -188,13 +195,13 @@ class Lane:
         self._out_at = 0
 
     def _receive(self, now: float) -> None:
+        self._now = now
         try:
             while self._stage():
-                self.last_progress = now
                 if self._stage == self._head_stage and not self.held:
-                    return
+                    break
         except BlockingIOError:
-            return
+            pass
 
     def _head_stage(self) -> bool:
         """Each stage is one system call; False when the socket is drained for now."""
@@ -275,7 +282,10 @@ class Lane:
     def _counted(self, got: int) -> int:
         if got == 0:
             raise ConnectionResetError(errno.ECONNRESET, "closed by peer", self.address)
+        if not self.bytes_in:
+            self.first_byte_at = self._now
         self.bytes_in += got
+        self.last_progress = self._now
         return got
 
 

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -34,7 +36,7 @@ def test_all_pages_are_there_before_the_store_says_ready():
 
 
 def test_a_chunk_that_fails_gives_everything_back():
-    fds, resident = len(os.listdir("/proc/self/fd")), _resident_shared()
+    fds, resident = len(list(Path("/proc/self/fd").iterdir())), _resident_shared()
     seen, lock = [], threading.Lock()
 
     def populate(address, count):
@@ -48,7 +50,7 @@ def test_a_chunk_that_fails_gives_everything_back():
         SegmentMemory(16 * MIB, populate=populate, chunk_bytes=MIB)
 
     assert len(seen) >= 7
-    assert len(os.listdir("/proc/self/fd")) == fds
+    assert len(list(Path("/proc/self/fd").iterdir())) == fds
     assert _resident_shared() - resident < MIB
 
 
@@ -61,7 +63,7 @@ def test_chunks_cover_the_segment_once():
     seen.sort()
 
     assert sum(n for _a, n in seen) == 5 * MIB + 4096
-    assert all(a + n == b for (a, n), (b, _m) in zip(seen, seen[1:], strict=False))
+    assert all(a + n == b for (a, n), (b, _m) in itertools.pairwise(seen))
     found.close()
 
 
@@ -122,7 +124,7 @@ def test_a_node_that_is_not_there_pins_nothing():
 
 
 def _resident_shared():
-    with open("/proc/self/status") as file:
+    with Path("/proc/self/status").open() as file:
         for line in file:
             if line.startswith("RssShmem"):
                 return int(line.split()[1]) << 10

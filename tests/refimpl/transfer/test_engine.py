@@ -197,6 +197,21 @@ def test_a_silent_rail_gives_its_rows_to_a_live_one(shop, engine, soon, silent):
     assert transfer.rails.choose(info, time.monotonic())[0][0][0] != "bad"
 
 
+def test_a_rail_that_was_silent_for_a_single_request_is_paused_too(
+    shop, engine, soon, silent
+):
+    store = shop()
+    info = with_rails(store, bad=silent, good=store.info.rails[0][1])
+    transfer = engine()
+    slow = 0
+    for _ in range(6):
+        began = time.monotonic()
+        assert transfer.read([store.op([0], 100, segment=info)], soon(2)) == [OK]
+        slow += time.monotonic() - began > 0.08
+
+    assert slow == 1
+
+
 def test_a_store_silent_on_all_rails_is_waited_for_to_the_deadline(
     shop, engine, soon, silent
 ):
