@@ -116,7 +116,8 @@ class Gate:
         )
         self._calls: dict[int, Call] = {}
         self._calls_while_open = 0
-        self._doubted: set[str] = set()
+        self._doubt = False
+        self._no_doubt_until = float("-inf")
         self.breaker = BreakerHandle(self._breaker, self._lock, clock)
 
     # --- operations ---
@@ -194,7 +195,7 @@ class Gate:
                 read_deadline=late,
                 kind=kind,
             )
-            self._doubted |= isolated
+            self._doubt |= bool(isolated) or late
             return Verdict(outcome=outcome, deadline=late, slow=slow, isolated=isolated)
 
     def settle_overdue(self) -> int:
@@ -217,6 +218,7 @@ class Gate:
                     read_deadline=call.name != "put",
                     kind=_KINDS[call.name],
                 )
+                self._doubt |= call.name != "put"
         for call in overdue:
             self._counters.label("timeouts", call.name)
         return len(overdue)
@@ -307,10 +309,18 @@ class Gate:
                 self._negative.clear()
 
     def doubted(self) -> bool:
-        """True once after an endpoint was isolated: is it really alone in failing?"""
+        """True when witnesses should be heard: is it the pool that fails?
+
+        After a read ran into its deadline or a store was isolated, once an interval.
+        """
+        now = self._clock()
         with self._lock:
-            found, self._doubted = bool(self._doubted), set()
-            return found and self._breaker.state is BreakerState.CLOSED
+            closed = self._breaker.state is BreakerState.CLOSED
+            if not (self._doubt and closed) or now < self._no_doubt_until:
+                return False
+            self._doubt = False
+            self._no_doubt_until = now + self._settings.quarantine.probe_interval_s
+            return True
 
     def trip(self, reason: str) -> None:
         """Opens the breaker on better evidence than its window."""
@@ -336,7 +346,8 @@ class Gate:
             self._breaker.tick(now)
             self._negative.expire(now)
             busy = self._breaker.state is not BreakerState.CLOSED
-            return busy or bool(self._quarantine.blocked(now)) or bool(self._calls)
+            held = bool(self._quarantine.blocked(now))
+            return busy or held or self._doubt or bool(self._calls)
 
     def reset(self) -> None:
         """Trusts everybody again."""
@@ -346,7 +357,7 @@ class Gate:
             self._quarantine.clear(now)
             self._router.clear()
             self._negative.clear()
-            self._doubted.clear()
+            self._doubt = False
             self._calls_while_open = 0
 
     def state(self) -> dict[str, Any]:

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from refimpl.hicache.storage.base import Storage
 
 _WITNESSES = 3
-"""Other stores that must fail too before one store's failure is the pool's."""
+"""Canaries in a row, each on stores not yet blamed, that must fail as well before a
+late read or a store's failure is the pool's."""
 
 
 class Prober:
@@ -138,6 +139,4 @@ class Prober:
                 if outcome_of(code) is Outcome.FAULT
             }
             avoid |= bad
-            if not bad:
-                break
-        self._gate.trip(f"{failures} more stores failed a canary after a quarantine")
+        self._gate.trip(f"{failures} canaries in a row failed after a late read")

@@ -57,12 +57,26 @@ class HiCacheSettings:
     """Overwrites freed pages, so that a use after free shows as wrong bytes."""
 
     def scaled(self, factor: float) -> Self:
-        """Every duration times `factor`, the rate of recomputing divided by it."""
+        """Every duration times `factor`, the rate of recomputing divided by it.
+
+        A probe keeps at least `slow_floor_s`: no machine answers faster for sure.
+        """
+        breaker, quarantine = self.breaker, self.quarantine
+        least_s = (
+            min(self.slow_floor_s, breaker.probe_deadline_s),
+            min(self.slow_floor_s, quarantine.probe_deadline_s),
+        )
+        breaker, quarantine = breaker.scaled(factor), quarantine.scaled(factor)
         own = scale(self, factor, fixed=("slow_floor_s", "prefill_tokens_per_s"))
         return dataclasses.replace(
             own,
             prefill_tokens_per_s=self.prefill_tokens_per_s / factor,
             prefetch=self.prefetch.scaled(factor),
-            breaker=self.breaker.scaled(factor),
-            quarantine=self.quarantine.scaled(factor),
+            breaker=dataclasses.replace(
+                breaker, probe_deadline_s=max(breaker.probe_deadline_s, least_s[0])
+            ),
+            quarantine=dataclasses.replace(
+                quarantine,
+                probe_deadline_s=max(quarantine.probe_deadline_s, least_s[1]),
+            ),
         )

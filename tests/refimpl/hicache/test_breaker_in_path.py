@@ -156,7 +156,7 @@ def test_an_outage_that_shows_on_one_store_first_opens_it_by_witnesses(rig, kit,
     r.run(keys, commit=False)
 
     assert kit.until(lambda: state(r) in ("open", "half_open"))
-    assert "canary" in r.cache.state()["breaker"]["transitions"][0]["reason"]
+    assert "canaries" in r.cache.state()["breaker"]["transitions"][0]["reason"]
 
 
 def test_witnesses_in_health_keep_it_closed(rig, kit, quick):
