@@ -7,6 +7,7 @@ harness, so on a good day there is nothing to do; this is for the other days.
 
 from __future__ import annotations
 
+import http.client
 import shutil
 import signal
 import urllib.error
@@ -150,8 +151,8 @@ def _remove_proxy(run: str, url: str, name: str) -> Action:
         if isinstance(error.reason, ConnectionRefusedError):
             return Action(run=run, what="", done=True)
         return Action(run=run, what=what, done=False, detail=str(error))
-    except OSError as error:
-        return Action(run=run, what=what, done=False, detail=str(error))
+    except (OSError, http.client.HTTPException) as error:
+        return Action(run=run, what=what, done=False, detail=repr(error))
 
 
 def _remove_temporary(run: str, text: str) -> Action:

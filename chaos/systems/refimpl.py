@@ -305,8 +305,8 @@ class RefimplCluster:
         broken: list[str] = []
         for role in self.roles:
             if self.process(role) is not None:
-                laws = self._admin(role, "GET", "/state").get("conservation", [])
-                broken += [f"{role}: {law}" for law in laws]
+                state = self._admin(role, "GET", "/state")
+                broken += [f"{role}: {law}" for law in _broken_laws(state)]
         return broken
 
     # -- inside ------------------------------------------------------------------
@@ -661,6 +661,12 @@ def _flags(settings: object) -> list[str]:
 
 def _defect(name: str) -> str:
     return name if name.startswith("defect.") else f"defect.{name}"
+
+
+def _broken_laws(state: dict[str, Any]) -> list[str]:
+    """What a master says of its table, and an engine of its pages, in words."""
+    hicache = state.get("hicache", {})
+    return [*state.get("conservation", []), *hicache.get("broken_laws", [])]
 
 
 def _ok(segment: pool_pb2.Segment) -> bool:
