@@ -80,6 +80,11 @@ class _Quota:
     def has_floor(self) -> bool:
         return self._has(self.floor_bytes, self.floor_objects)
 
+    def lower_to_floor(self) -> None:
+        """Later phases only make good what the first one fell short of."""
+        self.wanted_bytes = self.floor_bytes
+        self.wanted_objects = self.floor_objects
+
     def _has(self, size: int, count: int) -> bool:
         return self.got_bytes >= size and self.got_objects >= count
 
@@ -271,6 +276,7 @@ class Evictor:
         )
         while not current.quota.has_floor() and current.phase < last:
             current.phase += 1
+            current.quota.lower_to_floor()
             self._aim(current, now)
             if current.shards_left:
                 return

@@ -226,7 +226,7 @@ class PoolMachine(RuleBasedStateMachine):
             return
         entry = self.objects[number]
         alive = [s for s in entry.segments if s in self.segments]
-        assert [int(s) for s in located.segment[row] if s] == alive
+        assert located.segment[row].tolist() == [*alive, 0, 0][:2]
         assert located.size[row] == entry.size
         assert located.checksum[row] == entry.checksum
         assert located.parts[row] == entry.parts
