@@ -180,6 +180,8 @@ class ChaosRun:
         """Later events of the history and the live line belong to this test."""
         self.report.history.test = nodeid
         if self._live is not None:
+            if self._stream is not None and not self._color:
+                self._stream.write("\n")  # pytest's line of dots is not finished
             self._live.test(nodeid.rpartition("/")[2])
 
     def test_ended(self, case: Case, error: str) -> None:
