@@ -1,8 +1,8 @@
 """How late this machine wakes a sleeper: the scheduling noise beside a single request.
 
-Load has its own lag; a request that a test sends alone has none, yet the engine's timers
-run on the same busy cores. A thread that sleeps and notes how late it woke measures
-that. What it says is printed beside O2 and is bounded there by one poll.
+Load has its own lag; a request that a test sends alone has none, yet the timers of the
+engine run on the same busy cores. A thread that sleeps and notes how late it woke
+measures that. What it says is printed beside O2 and is bounded there by one poll.
 """
 
 from __future__ import annotations

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from chaos.load.sample import LoadRun
 
+MAX_THREADS = 256
+
 
 def generator_floor(
     *,
@@ -36,5 +38,8 @@ def generator_floor(
         for index in range(requests)
     ]
     return OpenLoop(
-        lambda _engine, request: failed(request, ""), plan, clock=clock
+        lambda _engine, request: failed(request, ""),
+        plan,
+        clock=clock,
+        max_in_flight=min(requests, MAX_THREADS),  # lag is wanted here, no shedding
     ).run()

@@ -20,7 +20,7 @@ def instant(fabricate):
 def test_every_request_has_one_sample_in_plan_order(fabricate):
     requests = plan(fabricate, 40, 0.002)
 
-    run = OpenLoop(instant(fabricate), requests, max_in_flight=8).run()
+    run = OpenLoop(instant(fabricate), requests).run()
 
     assert [s.request for s in run.samples] == requests
     assert {s.ending for s in run.samples} == {Ending.DONE}
@@ -29,17 +29,22 @@ def test_every_request_has_one_sample_in_plan_order(fabricate):
 
 
 def test_a_stall_does_not_move_the_schedule_and_shows_in_the_latency(fabricate):
-    stalled = threading.Event()
+    """The first request comes back only when all later ones have been sent."""
+    others, sent = threading.Event(), []
 
     def send(_engine, request):
         if request.request_id == "r0":
-            stalled.wait(0.3)
+            others.wait(30)
+        else:
+            sent.append(request)
+            if len(sent) == 19:
+                others.set()
         return fabricate.answer(request.request_id)
 
-    run = OpenLoop(send, plan(fabricate, 20, 0.01), max_in_flight=8).run()
+    run = OpenLoop(send, plan(fabricate, 20, 0.01)).run()
 
     first, *rest = run.samples
-    assert first.latency_s >= 0.29
+    assert first.latency_s >= 0.19
     assert all(s.sent_s < first.done_s for s in rest)
     planned = [s.intended_s - run.started_s for s in run.samples]
     assert planned == pytest.approx([i * 0.01 for i in range(20)])
@@ -62,15 +67,23 @@ def test_latency_counts_from_the_intended_start(fabricate):
 
 
 def test_the_cap_sheds_and_counts_and_never_queues(fabricate):
-    release = threading.Event()
-    seen = []
+    """Nobody comes back before six requests were shed."""
+    release, seen, shed = threading.Event(), [], []
 
     def send(_engine, request):
         seen.append(request.request_id)
-        release.wait(0.2)
+        release.wait(30)
         return fabricate.answer(request.request_id)
 
-    run = OpenLoop(send, plan(fabricate, 10, 0.001), max_in_flight=4).run()
+    def watch(sample):
+        if sample.ending is Ending.SHED:
+            shed.append(sample)
+            if len(shed) == 6:
+                release.set()
+
+    run = OpenLoop(
+        send, plan(fabricate, 10, 0.001), max_in_flight=4, on_sample=watch
+    ).run()
 
     assert sorted(seen) == ["r0", "r1", "r2", "r3"]
     assert run.count(Ending.SHED) == 6
@@ -78,22 +91,25 @@ def test_the_cap_sheds_and_counts_and_never_queues(fabricate):
     assert run.achieved_share == 0.4
 
 
-def test_a_hung_request_is_recorded_as_its_timeout_and_its_answer_is_late(fabricate):
-    release = threading.Event()
-    aborted = []
+def test_a_hung_request_is_recorded_as_its_timeout_and_is_aborted(fabricate):
+    release, aborted = threading.Event(), []
 
     def send(_engine, request):
-        release.wait(5)
+        release.wait(30)
         return fabricate.answer(request.request_id)
 
-    loop = OpenLoop(
+    def abort(engine, name):
+        aborted.append((engine, name))
+        if len(aborted) == 2:
+            release.set()
+
+    run = OpenLoop(
         send,
         plan(fabricate, 2, 0.0),
         timeout_s=0.15,
-        abort=lambda engine, name: (aborted.append((engine, name)), release.set()),
+        abort=abort,
         route=lambda _request: "engine-1",
-    )
-    run = loop.run()
+    ).run()
 
     assert [s.ending for s in run.samples] == [Ending.HUNG, Ending.HUNG]
     assert all(s.latency_s >= 0.15 for s in run.samples)
@@ -133,7 +149,7 @@ def test_stop_cancels_what_is_open_and_sends_no_more(fabricate):
         release.wait(5)
         return fabricate.answer(request.request_id)
 
-    loop = OpenLoop(send, plan(fabricate, 50, 0.5), abort=lambda *_: release.set())
+    loop = OpenLoop(send, plan(fabricate, 50, 5.0), abort=lambda *_: release.set())
     stopper = threading.Thread(target=lambda: (started.wait(5), loop.stop()))
     stopper.start()
     begun = time.monotonic()
