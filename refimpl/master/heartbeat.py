@@ -15,6 +15,7 @@ import resource
 import selectors
 import socket
 import struct
+import sys
 import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -225,7 +226,8 @@ class HeartbeatServer:
 
 def _descriptors() -> int:
     """How many files this process may open; heartbeats take at most half of them."""
-    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft
 
 
 def _send_all(sock: socket.socket, data: bytes) -> bool:

@@ -1,0 +1,47 @@
+"""The heap keeps the memory of a call."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+import resource, sys
+import numpy as np
+from refimpl.master.heap import keep_call_memory
+
+if sys.argv[1] == "kept" and not keep_call_memory():
+    print("no glibc")
+    raise SystemExit
+for _ in range(3):
+    np.ones(1 << 18)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(50):
+    np.ones(1 << 18)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def faults(how: str) -> int:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, how],
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=True,
+        env={
+            "PYTHONPATH": str(Path(__file__).parents[3]),
+            "MALLOC_MMAP_THRESHOLD_": "131072",
+        },
+    )
+    if "glibc" in done.stdout:
+        pytest.skip("no glibc here")
+    return int(done.stdout)
+
+
+def test_arrays_of_a_call_cost_no_page_faults_any_more() -> None:
+    assert faults("plain") > 1000
+    assert faults("kept") < 100
