@@ -77,7 +77,12 @@ class Put:
         rows = np.arange(len(self._views))
         failed = self._attempt(rows, wait_for_revoke=True)
         if len(failed) and self._parts == 1 and self._clock() < self._deadline:
+            first = self._codes[failed]
             self._attempt(failed, wait_for_revoke=False)
+            # No room elsewhere is not why the put failed.
+            second = self._codes[failed]
+            full = second == Code.NO_AVAILABLE_HANDLE
+            self._codes[failed] = np.where(full, first, second)
         return PutResult(codes=self._codes, endpoints=self._endpoints.found)
 
     def _attempt(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -53,10 +54,8 @@ class Door:
         self.listener.shutdown(socket.SHUT_RDWR)
         self.listener.close()
         for sock in self.socks:
-            try:
+            with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
             sock.close()
         for thread in self.threads:
             thread.join()
