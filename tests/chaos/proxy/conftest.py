@@ -162,6 +162,14 @@ def rig(request):
 
 
 @pytest.fixture
+def dead_address():
+    """An address that is held and refuses: nobody can start to listen there."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{sock.getsockname()[1]}"
+
+
+@pytest.fixture
 def raw_call():
     """One HTTP call to any server: (url, method, path, body, headers)."""
     return call

@@ -182,8 +182,8 @@ def test_a_type_the_real_server_does_not_know_is_not_injected(fake):
         ProxyClient(fake.url).add_toxic("p", "corrupt")
 
 
-def test_a_server_that_is_gone_has_not_injected():
-    client = ProxyClient("http://127.0.0.1:1")
+def test_a_server_that_is_gone_has_not_injected(dead_address):
+    client = ProxyClient(f"http://{dead_address}")
     client._flavour = "toxiproxy"
 
     with pytest.raises(FaultNotInjected, match="no answer"):
@@ -286,9 +286,9 @@ def test_servers_do_not_mix_and_the_library_is_left_alone(fake, ours):
     assert (APIConsumer.host, APIConsumer.port) == ("127.0.0.1", 8474)
 
 
-def test_an_http_proxy_in_the_environment_is_not_used(ours, monkeypatch):
+def test_an_http_proxy_in_the_environment_is_not_used(ours, monkeypatch, dead_address):
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
-        monkeypatch.setenv(name, "http://127.0.0.1:1")
+        monkeypatch.setenv(name, f"http://{dead_address}")
 
     assert ours.client.version()
 

@@ -143,9 +143,9 @@ def test_choice_takes_the_server_at_the_url_and_does_not_end_it(ours):
     assert ours.client.version()
 
 
-def test_choice_refuses_a_url_that_does_not_answer():
+def test_choice_refuses_a_url_that_does_not_answer(dead_address):
     with pytest.raises(ProxyError):
-        choose_proxy(environment={"TOXIPROXY_URL": "http://127.0.0.1:1"})
+        choose_proxy(environment={"TOXIPROXY_URL": f"http://{dead_address}"})
 
 
 def test_choice_refuses_a_named_binary_that_is_none():

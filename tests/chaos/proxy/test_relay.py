@@ -203,8 +203,8 @@ def test_toxicity_zero_strikes_nobody(rig):
         echo_once(rig, *rig.connect(info))
 
 
-def test_a_dead_upstream_closes_the_client(rig):
-    info = rig.client.create("dead", "127.0.0.1:0", "127.0.0.1:1")
+def test_a_dead_upstream_closes_the_client(rig, dead_address):
+    info = rig.client.create("dead", "127.0.0.1:0", dead_address)
     near = rig.dial(info)
 
     assert rig.ended(near) in ("closed", "reset")
