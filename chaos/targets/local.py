@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 _READY_POLL_S = 0.01
 _KILL_DEADLINE_S = 5.0
-_CLOSE_GRACE_S = 3.0
 _TAIL_BYTES = 600
 
 
@@ -119,24 +118,12 @@ class LocalTarget:
         self._ledger.process_gone(started.process.pid)
         return code
 
-    def kill_all(self) -> None:
-        """Ends every role by force and waits until it is gone."""
+    def close(self) -> None:
+        """Ends every role by force: they keep nothing on disk. Safe to call twice."""
         for started in self._roles.values():
             self._signal(started, signal.SIGKILL)
         for started in self._roles.values():
             started.popen.wait(_KILL_DEADLINE_S)
-
-    def close(self) -> None:
-        """Asks every role at once to end, then insists. Safe to call twice."""
-        for started in self._roles.values():
-            self._signal(started, signal.SIGTERM, signal.SIGCONT)
-        running = list(self._roles.values())
-        wait_until(
-            lambda: all(started.popen.poll() is not None for started in running),
-            timeout_s=_CLOSE_GRACE_S,
-        )
-        self.kill_all()
-        for started in running:
             self._ledger.process_gone(started.process.pid)
         self._roles.clear()
         self._starter.shutdown()

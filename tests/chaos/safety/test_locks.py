@@ -124,7 +124,7 @@ def test_addresses_of_a_block_are_loopback_and_bounded(tmp_path) -> None:
     block = lease_block(directory=tmp_path, pinned=258)
 
     assert block.address(9) == "127.65.2.9"
-    with pytest.raises(ValueError, match="1..254"):
+    with pytest.raises(ValueError, match=r"1\.\.254"):
         block.address(255)
     block.lock.release()
 
