@@ -64,8 +64,8 @@ def judge_cache_wait(
     bounds = [_wait_limit_s(answer, limits) for _, answer in rows]
     waits = [answer.cache_wait_s for _, answer in rows]
     over = [wait - bound for wait, bound in zip(waits, bounds, strict=True)]
-    worst = int(np.argmax(over))
     broken = sum(excess > allowance_s + _EPSILON_S for excess in over)
+    worst = int(np.argmax(over if broken else waits))
     words = [f"+ {number(allowance_s, 's')} measured scheduling"] * (allowance_s > 0)
     if broken:
         words.insert(0, f"{broken} requests over, first {_first(rows, over)}")
@@ -81,7 +81,7 @@ def judge_cache_wait(
         reason="; ".join(words),
         numbers={
             "broken": float(broken),
-            "max_excess_s": over[worst],
+            "max_excess_s": max(over),
             "allowance_s": allowance_s,
             "max_wait_s": max(waits),
         },
@@ -112,8 +112,8 @@ def judge_cost_per_request(
     bound += limits.poll_s
     cost = pairs.left - pairs.right
     over = cost - bound
-    worst = int(np.argmax(over))
     broken = int((over > allowance_s + _EPSILON_S).sum())
+    worst = int(np.argmax(over if broken else cost))
     words = [f"{broken} requests over, first {pairs.ids[worst]}"] * (broken > 0)
     words += [f"+ {number(allowance_s, 's')} measured scheduling"] * (allowance_s > 0)
     judgement = at_most(
@@ -128,7 +128,7 @@ def judge_cost_per_request(
         reason="; ".join(words),
         numbers={
             "broken": float(broken),
-            "max_excess_s": float(over[worst]),
+            "max_excess_s": float(over.max()),
             "max_cost_s": float(cost.max()),
             "allowance_s": allowance_s,
         },

@@ -29,6 +29,8 @@ STYLES = {
     Verdict.FAIL: "bold red",
     Verdict.INCONCLUSIVE: "yellow",
 }
+WIDE = 100  # from here on a number and its interval stay on one line
+_WHOLE = ("oracle", "n", "verdict")
 _COLUMNS = ("oracle", "claim", "observed", "threshold", "n", "verdict")
 
 
@@ -98,7 +100,7 @@ def _table(document: Document, width: int, *, color: bool) -> str:
         table.add_column(
             name,
             justify="right" if name == "n" else "left",
-            no_wrap=name in ("oracle", "n", "verdict"),
+            no_wrap=name in _WHOLE or (name == "observed" and width >= WIDE),
         )
     for outcome in document.outcomes:
         test = Text(_short(outcome.nodeid), style=f"bold {STYLES[outcome.verdict]}")

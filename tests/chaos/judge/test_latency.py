@@ -36,6 +36,18 @@ def test_a_wait_up_to_deadline_and_poll_passes(fabricate):
     assert line(judged) == "O2 wait <= T + poll: max 0.220 s of 0.220 s (n=3) PASS"
 
 
+def test_the_longest_wait_is_shown_unless_another_broke_the_law(fabricate):
+    long = fabricate.sample("long", cache_wait_s=0.2)
+    brief = fabricate.sample("brief", cache_wait_s=0.019, deadline_s=0.0)
+    rogue = fabricate.sample("rogue", cache_wait_s=0.09, deadline_s=0.0)
+
+    good = judge_cache_wait([brief, long], fabricate.limits())
+    bad = judge_cache_wait([brief, long, rogue], fabricate.limits())
+
+    assert (good.observed, good.threshold) == ("max 0.200 s", "0.220 s")
+    assert (bad.observed, bad.threshold) == ("max 0.090 s", "0.020 s")
+
+
 def test_one_wait_over_the_deadline_fails_and_is_named(fabricate):
     judged = judge_cache_wait(waits(fabricate, 0.1, 0.23, 0.1), fabricate.limits())
 
