@@ -333,9 +333,14 @@ class Gate:
         with self._lock:
             return self._quarantine.blocked(self._clock())
 
-    def sent(self, kind: str) -> None:
-        """Counts an operation that goes past `start`: a probe."""
-        self._count(kind)
+    def may_probe(self, name: str) -> bool:
+        """Counts an operation that goes past `start`; False: open meanwhile."""
+        with self._lock:
+            self._breaker.tick(self._clock())
+            if self._breaker.state is BreakerState.OPEN:
+                return False
+            self._count(name)
+            return True
 
     # --- upkeep ---
 

@@ -88,13 +88,7 @@ class Loader:
             return
         op.occupied_tokens = tokens
         self.active.add(op)
-        leader = self._loading.get(op.missing[0])
-        if leader is not None:
-            op.phase, op.leader = Phase.JOINED, leader
-            leader.followers.append(op)
-            self._counters.add("prefetch_joined")
-        else:
-            self._lead(op)
+        self._lead_or_join(op)
 
     def terminate(self, op: Prefetch, outcome: Outcome) -> None:
         """Ends a prefetch from outside; the running get is told to stop."""
@@ -119,7 +113,7 @@ class Loader:
             return None
         if op.phase is Phase.JOINED and op.leader is not None:
             patience = min(self._settings.slow_floor_s, self._limits.base_s / 2)
-            if now - op.leader.started_at > patience:
+            if now - op.leader.led_at > patience:
                 return Outcome.BEST_EFFORT
         if self._unlimited(op):
             return None
@@ -144,8 +138,8 @@ class Loader:
         followers, op.followers = op.followers, []
         for follower in followers:
             follower.leader = None
-            follower.phase = Phase.QUEUED
-            self._lead(follower)
+            self._tiers.match(follower)
+            self._lead_or_join(follower)
         self._counters.label("prefetch_outcomes", outcome.value)
         self._on_end()
 
@@ -165,7 +159,18 @@ class Loader:
             return Outcome.RATE_LIMITED
         return None
 
-    def _lead(self, op: Prefetch) -> None:
+    def _lead_or_join(self, op: Prefetch) -> None:
+        """Reads, or waits for a request that reads the same pages already."""
+        if not op.missing:
+            self.end(op, Outcome.COMPLETE)
+            return
+        leader = self._loading.get(op.missing[0])
+        if leader is not None:
+            op.phase, op.leader = Phase.JOINED, leader
+            leader.followers.append(op)
+            self._counters.add("prefetch_joined")
+            return
+        op.phase, op.led_at = Phase.QUEUED, self._clock()
         self._list(op)
         if not self.workers.submit(op):
             self.end(op, Outcome.RATE_LIMITED)
@@ -408,6 +413,8 @@ class Loader:
         good = b"".join(row for row, there in zip(rows, ok, strict=True) if there)
         bad = b"".join(row for row, there in zip(rows, ok, strict=True) if not there)
         self._gate.forget_failed(good)
+        if bad and outcome is not CodeClass.FAULT:
+            self._counters.add("promised_pages_missing", len(bad) // size)
         if bad and (outcome is CodeClass.FAULT or avoided):
             self._gate.remember_failed(bad)
 

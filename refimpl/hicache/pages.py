@@ -35,7 +35,8 @@ class PageOwnershipError(AssertionError):
 class PagePool:
     """`pages` rows of `page_bytes`; the caller serialises the calls.
 
-    `rows` is the memory. Untouched pages cost no resident memory.
+    `rows` is the memory. It is touched at once, like a pinned host pool: a page fault
+    in the middle of a request costs more than the copy that it delays.
     """
 
     def __init__(self, pages: int, page_bytes: int, *, poison: bool = False) -> None:
@@ -43,7 +44,8 @@ class PagePool:
             raise ValueError(f"a pool of {pages} pages of {page_bytes} bytes is none")
         self.total = pages
         self.page_bytes = page_bytes
-        self.rows: NDArray[np.uint8] = np.zeros((pages, page_bytes), np.uint8)
+        self.rows: NDArray[np.uint8] = np.empty((pages, page_bytes), np.uint8)
+        self.rows.fill(0)
         self.states: NDArray[np.uint8] = np.zeros(pages, np.uint8)
         self.used = 0
         self.in_flight = 0

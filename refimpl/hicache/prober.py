@@ -93,7 +93,8 @@ class Prober:
         self._done()
 
     def _probe_pool(self, admission: Admission) -> None:
-        self._gate.sent("probe")
+        if not self._gate.may_probe("probe"):
+            return
         timeout_s = self._settings.breaker.probe_deadline_s * 0.9
         result = self._gate.guarded(
             1,
@@ -105,7 +106,8 @@ class Prober:
         self._counters.label("probes", worst(result.codes).value)
 
     def _probe_endpoint(self, name: str) -> None:
-        self._gate.sent("endpoint_probe")
+        if not self._gate.may_probe("endpoint_probe"):
+            return
         timeout_s = self._settings.quarantine.probe_deadline_s * 0.9
         result = self._gate.guarded(
             1, lambda: [self._storage.probe(name, timeout_s=timeout_s)], bare=True
@@ -118,7 +120,8 @@ class Prober:
         avoid = self._gate.blocked()
         failures = 0
         while failures < _WITNESSES:
-            self._gate.sent("witness")
+            if not self._gate.may_probe("witness"):
+                return
             asked = avoid
             result = self._gate.guarded(
                 1,

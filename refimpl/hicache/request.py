@@ -93,6 +93,7 @@ class Prefetch:
         "hit_pages",
         "keys",
         "leader",
+        "led_at",
         "loading_key",
         "occupied_tokens",
         "outcome",
@@ -115,6 +116,7 @@ class Prefetch:
         self.policy = policy
         self.started_at = now
         self.ended_at = now
+        self.led_at = now
         self.deadline_s = 0.0
         self.phase = Phase.QUEUED
         self.outcome = Outcome.NONE

@@ -29,6 +29,7 @@ class Tiers:
 
     def __init__(self, settings: HiCacheSettings) -> None:
         self.lock = threading.RLock()
+        self._scratch = threading.local()
         poison = settings.poison_free_pages
         size = settings.page_bytes
         self.l1 = Tier("l1", PagePool(settings.l1_pages, size, poison=poison))
@@ -36,16 +37,19 @@ class Tiers:
 
     def match(self, op: Prefetch) -> None:
         """Extends what a request holds by what is there: L1 before L2."""
+        found: dict[Tier, list[int]] = {self.l1: [], self.l2: []}
         for key in op.missing:
-            for tier in (self.l1, self.l2):
+            for tier, pages in found.items():
                 page = tier.get(key)
                 if page is not None:
-                    tier.pin([page])
+                    pages.append(page)
                     op.held.append((tier, page))
-                    op.counts[tier.name] += 1
                     break
             else:
                 break
+        for tier, pages in found.items():
+            tier.pin(pages)
+            op.counts[tier.name] += len(pages)
         reused = op.keys[: len(op.held)]
         self.l1.touch(reused)
         self.l2.touch(reused)
@@ -94,13 +98,14 @@ class Tiers:
     ) -> None:
         with self.lock:
             new = {t: self._reserve(t, keys, pinned) for t in tiers}
-            needed = sorted({i for where, _ in new.values() for i in where})
-            sources = self._sources([keys[i] for i in needed])
-        rows = np.empty((len(keys), self.l2.pool.page_bytes), np.uint8)
+            sources = {
+                i: self._source(keys[i])
+                for i in sorted({i for where, _ in new.values() for i in where})
+            }
         try:
-            self._gather([keys[i] for i in needed], needed, sources, fill, rows)
+            rows, at = self._gather(keys, sources, fill)
             for tier, (where, pages) in new.items():
-                tier.pool.rows[pages] = rows[where]
+                tier.pool.rows[pages] = rows[[at[i] for i in where]]
         except BaseException:
             with self.lock:
                 for tier, (_, pages) in new.items():
@@ -137,38 +142,38 @@ class Tiers:
         tier.pin(kept)
         pinned[tier.name] += kept.tolist()
 
-    def _sources(self, keys: Sequence[bytes]) -> list[tuple[Tier, int] | None]:
-        """Where the bytes of each key are already (pinned by `_reserve`)."""
-        found: list[tuple[Tier, int] | None] = []
-        for key in keys:
-            for tier in (self.l2, self.l1):
-                page = tier.get(key)
-                if page is not None:
-                    found.append((tier, page))
-                    break
-            else:
-                found.append(None)
-        return found
+    def _source(self, key: bytes) -> tuple[Tier, int] | None:
+        """Where the bytes of a key are already (pinned by `_reserve`)."""
+        for tier in (self.l2, self.l1):
+            page = tier.get(key)
+            if page is not None:
+                return tier, page
+        return None
 
     def _gather(
         self,
         keys: Sequence[bytes],
-        where: Sequence[int],
-        sources: list[tuple[Tier, int] | None],
+        sources: dict[int, tuple[Tier, int] | None],
         fill: Fill,
-        rows: NDArray[np.uint8],
-    ) -> None:
-        """The bytes of `keys` to `rows[where]`: copied from a tier, or filled."""
-        lacking = []
-        for i, source in enumerate(sources):
-            if source is None:
-                lacking.append(i)
-            else:
-                rows[where[i]] = source[0].pool.rows[source[1]]
+    ) -> tuple[NDArray[np.uint8], dict[int, int]]:
+        """The bytes of some keys, copied from a tier or filled, and their rows."""
+        lacking = [i for i, source in sources.items() if source is None]
+        copied = [(i, s) for i, s in sources.items() if s is not None]
+        rows = self._scratch_rows(len(sources))
         if lacking:
-            out = np.empty((len(lacking), rows.shape[1]), np.uint8)
-            fill(b"".join(keys[i] for i in lacking), out)
-            rows[[where[i] for i in lacking]] = out
+            fill(b"".join(keys[i] for i in lacking), rows[: len(lacking)])
+        for row, (_, (tier, page)) in enumerate(copied, len(lacking)):
+            rows[row] = tier.pool.rows[page]
+        order = lacking + [i for i, _ in copied]
+        return rows, {i: row for row, i in enumerate(order)}
+
+    def _scratch_rows(self, count: int) -> NDArray[np.uint8]:
+        """Memory of this thread, kept: fresh pages would cost more than the copy."""
+        rows: NDArray[np.uint8] | None = getattr(self._scratch, "rows", None)
+        if rows is None:
+            rows = np.empty((_CHUNK_PAGES, self.l2.pool.page_bytes), np.uint8)
+            self._scratch.rows = rows
+        return rows[:count]
 
     def state(self) -> dict[str, dict[str, int]]:
         """Page counts by tier."""

@@ -168,6 +168,7 @@ def kit():
         blackhole=blackhole,
         chain=chain,
         fill=fill,
+        rig_on=Rig,
         rows_of=rows_of,
         until=until,
     )
