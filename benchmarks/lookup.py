@@ -577,14 +577,14 @@ def main(argv: list[str] | None = None) -> int:
                 print(render([row]), flush=True)
     if args.json:
         print(json.dumps([_as_json(row) for row in rows], indent=2))
-    return _exit_code(rows)
+    return exit_code(rows)
 
 
 def _as_json(row: Row) -> dict[str, Any]:
     return {**asdict(row), "ratio": row.ratio, "met": row.met}
 
 
-def _exit_code(rows: list[Row]) -> int:
+def exit_code(rows: list[Row]) -> int:
     judged = [row.met for row in rows if row.target is not None]
     if False in judged:
         return 1
