@@ -28,11 +28,13 @@ if TYPE_CHECKING:
 
     from refimpl.core.pool_settings import PoolSettings
 
-_SAMPLE_SLOTS = 16_384
+_EXACT_SLOTS = 16_384
 """Tables up to this size are ordered exactly."""
-_SCAN_SLOTS = 32_768
+_SAMPLE_SLOTS = 4096
+"""Slots read of a larger table, to estimate its ages."""
+_SCAN_SLOTS = 8192
 """Slots looked at in one slice."""
-_EVICT_OBJECTS = 1024
+_EVICT_OBJECTS = 256
 """Objects evicted in one slice."""
 
 
@@ -168,10 +170,11 @@ class Evictor:
 
     def _aim(self, current: _Pass, now: float) -> None:
         """Sets the lease time below which the rest of the quota should lie."""
-        shards = -(-self._table.high_water // self._table.shard_size)
+        top = self._table.high_water
+        stride = 1 if top <= _EXACT_SLOTS else -(-top // _SAMPLE_SLOTS) | 1
+        shards = -(-top // self._table.shard_size)
         current.shards_left = shards
-        stride = max(1, -(-self._table.high_water // _SAMPLE_SLOTS))
-        sample = slice(0, self._table.high_water, stride)
+        sample = slice(0, top, stride)
         chosen = self._candidates(sample, now, current.phase)
         leases = self._table.lease[sample][chosen]
         if not leases.size:
@@ -199,11 +202,15 @@ class Evictor:
         while current.shards_left and not quota.is_met():
             if scanned >= _SCAN_SLOTS or taken >= _EVICT_OBJECTS:
                 break
+            at, left = self._cursor, current.shards_left
             shard = self._next_range(current)
             scanned += shard.stop - shard.start
-            victims = self._victims(shard, current, now)
+            victims = self._victims(shard, current, now, _EVICT_OBJECTS - taken)
             found.append(victims)
             taken += len(victims)
+            if taken >= _EVICT_OBJECTS:
+                # There may be more in this shard: the next slice looks again.
+                self._cursor, current.shards_left = at, left
         return np.concatenate(found) if found else np.zeros(0, dtype=np.intp)
 
     def _next_range(self, current: _Pass) -> slice:
@@ -219,7 +226,7 @@ class Evictor:
         current.shards_left -= shards
         return slice(start, min(start + shards * size, self._table.high_water))
 
-    def _victims(self, shard: slice, current: _Pass, now: float) -> Slots:
+    def _victims(self, shard: slice, current: _Pass, now: float, at_most: int) -> Slots:
         chosen = self._candidates(shard, now, current.phase)
         leases = self._table.lease[shard]
         picked = np.flatnonzero(chosen & (leases <= current.threshold))
@@ -228,7 +235,7 @@ class Evictor:
         weights = self._weights(shard)[picked]
         order = leases[picked].argsort(kind="stable")
         picked, weights = picked[order], weights[order]
-        keep = self._within(current.quota, weights)
+        keep = min(at_most, self._within(current.quota, weights))
         picked, weights = picked[:keep], weights[:keep]
         size = int(weights.sum())
         current.quota.got_bytes += size

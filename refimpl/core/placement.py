@@ -78,7 +78,7 @@ class Placement:
         rng: np.random.Generator,
     ) -> None:
         self._strategy = strategy
-        self._table = table
+        self.table = table
         self._rng = rng
         self._window = _Window(window_s)
         self._orders: dict[str, list[list[Segment]]] = {}
@@ -98,8 +98,8 @@ class Placement:
             np.zeros((n, batch.replicas), dtype=np.uint64),
         )
         total_bytes = int(batch.sizes.sum(dtype=np.uint64)) * batch.replicas
-        self._window.begin(now, total_bytes, self._table)
-        for segment in self._table.open():
+        self._window.begin(now, total_bytes, self.table)
+        for segment in self.table.open():
             segment.settle()
         run = _Run(self, batch, placed, now)
         for size, members in _by_size(batch.sizes):
@@ -116,11 +116,11 @@ class Placement:
 
     def local_order(self, host_id: str, candidates: Collection[int]) -> _Order | None:
         """The writer's segments, host by host; None for a writer of no known host."""
-        if not host_id or not self._table.saw_host(host_id):
+        if not host_id or not self.table.saw_host(host_id):
             return None
-        if self._orders_version != self._table.version:
+        if self._orders_version != self.table.version:
             self._orders = {}
-            self._orders_version = self._table.version
+            self._orders_version = self.table.version
         hosts = self._orders.get(host_id)
         if hosts is None:
             if len(self._orders) >= _ORDERS_CACHED:
@@ -151,7 +151,7 @@ class Placement:
 
     def _ranked(self, host_id: str) -> list[list[Segment]]:
         by_host: dict[str, list[Segment]] = {}
-        for segment in sorted(self._table.open(), key=lambda s: s.info.name):
+        for segment in sorted(self.table.open(), key=lambda s: s.info.name):
             by_host.setdefault(segment.info.host_id, []).append(segment)
         local = by_host.pop(host_id, None)
         remote = [by_host[host] for host in rendezvous(host_id, by_host)]
@@ -226,7 +226,7 @@ class _Run:
         self._placed = placed
         self._now = now
         self._open = [
-            s for s in placement._table.open() if s.info.id not in batch.exclude
+            s for s in placement.table.open() if s.info.id not in batch.exclude
         ]
         self._turn = (
             int(mixed(batch.keys[:1])[0] >> np.uint64(32)) if len(batch.keys) else 0
@@ -244,7 +244,7 @@ class _Run:
         """Places the second replica on another host, where there is one."""
         rows = self._placed.row[members, 0]
         for row in np.unique(rows[rows != NO_SEGMENT]):
-            segment = self._placement._table.by_row[int(row)]
+            segment = self._placement.table.by_row[int(row)]
             assert segment is not None, "placed on a segment that is gone"
             self._fill(size, members[rows == row], 1, self._beside(segment))
 
@@ -331,7 +331,7 @@ class _Run:
     def _count_local(self, members: Members) -> None:
         placement, host_id = self._placement, self._batch.host_id
         placement.asked += len(members)
-        if not host_id or not placement._table.saw_host(host_id):
+        if not host_id or not placement.table.saw_host(host_id):
             placement.unmatched += len(members)
             return
         for segment in self._open:

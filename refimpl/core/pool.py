@@ -405,7 +405,7 @@ class Pool:
     def _again_in_s(self, now: float) -> float:
         if self._evictor.busy or self._sweep.pending:
             return 0.0
-        if self._discards.next_at() <= now:
+        if self._discards.next_at() <= now or self._reclaim.has_dead_puts(now):
             return 0.0
         return max(self.settings.eviction_period_s, self._evictor.wait_s(now))
 
@@ -440,6 +440,7 @@ class Pool:
             "master_soft_pin_key_count": float(soft),
             "master_active_clients": len(self._clients),
             "master_cleanup_pending": len(segments.dying),
+            "master_eviction_backoff_seconds": self._evictor.wait_s(now),
             "master_put_start_discarded_staging_size": sum(s.quarantined for s in live),
         }
 

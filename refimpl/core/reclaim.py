@@ -80,9 +80,13 @@ class Reclaim:
         self.discarded += len(slots)
         self._discards.hold(self.drop(slots), until)
 
+    def has_dead_puts(self, now: float) -> bool:
+        """Whether a put under way may have reached its release time."""
+        return self._oldest_put + self._release_s <= now
+
     def drop_dead_puts(self, now: float) -> list[Freed]:
         """Forgets puts that nobody ended or took over by their release time."""
-        if self._oldest_put + self._release_s > now:
+        if not self.has_dead_puts(now):
             return []
         table = self._objects
         puts = np.flatnonzero(table.state[: table.high_water] == PROCESSING)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from refimpl.core.segments import SegmentTable
 
 _SCAN_SLOTS = 8192
-_DROP_OBJECTS = 1024
+_DROP_OBJECTS = 256
 
 
 class Sweep:

@@ -35,14 +35,12 @@ class BlockCache:
     """A pool of one store whose objects are blocks, kept full to `capacity`."""
 
     def __init__(self, capacity):
-        # Leases shorter than a step of the clock, and passes of a hundredth: nearly
-        # the one-out, one-in of an exact LRU.
+        # Leases shorter than a step of the clock: whatever is not in use may go.
         self.pool = Pool(
             PoolSettings(
                 max_objects=2 * capacity,
                 default_kv_lease_ttl_s=1e-6,
                 eviction_high_watermark_ratio=1.0,
-                eviction_ratio=0.01,
             ),
             random.Random(0),
         )
