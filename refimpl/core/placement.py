@@ -108,6 +108,20 @@ class Placement:
                 run.second(size, members)
         return placed
 
+    def could_hold(self, sizes: NDArray[np.uint32], exclude: Collection[int]) -> bool:
+        """Whether eviction could make room for one of these refused objects.
+
+        Without this question a writer that can reach no store, or that asks for more
+        than a store holds, would have the whole cache evicted for nothing.
+        """
+        if not sizes.size:
+            return False
+        smallest = int(sizes.min())
+        return any(
+            s.info.size >= smallest and s.info.id not in exclude
+            for s in self.table.open()
+        )
+
     def admitted(self, segment: Segment, size: int, count: int, now: float) -> int:
         """How many of `count` buffers slow start lets this segment take."""
         if segment.fresh_until <= now:

@@ -241,10 +241,9 @@ class Pool:
             exclude=exclude,
             pin=pin,
         )
-        refused = self._puts.refused
         started = self._puts.start(request, now)
-        if self._puts.refused > refused and len(self._segments) >= replicas:
-            self._evictor.needed = True
+        self._evictor.needed |= self._puts.wants_eviction
+        self._puts.wants_eviction = False
         return started
 
     def put_end(

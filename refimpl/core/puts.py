@@ -97,6 +97,8 @@ class Puts:
         self._placement = placement
         self._discard_s = discard_s
         self._next_token = first_token
+        self.wants_eviction = False
+        """Objects were refused that would fit if others went; the pool resets it."""
         self.refused = 0
         """Objects that found no room."""
         self.partial = 0
@@ -187,6 +189,7 @@ class Puts:
             return rows
         rows = np.sort(rows)
         self._refuse(answer, rows[room:])
+        self.wants_eviction = True
         return rows[:room]
 
     def _start_absent(
@@ -204,6 +207,9 @@ class Puts:
         placed = self._placement.place(batch, now)
         got = placed.row[:, 0] != 0
         self._refuse(answer, rows[~got])
+        self.wants_eviction |= self._placement.could_hold(
+            batch.sizes[~got], request.exclude
+        )
         self.partial += int(np.count_nonzero(got & ~placed.row.all(axis=1)))
         slots = self._objects.claim(batch.keys[got])
         self._write(slots, request, now)

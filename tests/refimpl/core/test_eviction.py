@@ -29,10 +29,12 @@ class OneStore:
         )
         self.pool.mount(info, 9, 0.0)
 
-    def put(self, numbers, now, *, size=PAGE, pin=""):
+    def put(self, numbers, now, *, size=PAGE, pin="", exclude=()):
         keys = keys_of(*numbers)
         sizes = np.full(len(keys), size, dtype=np.uint32)
-        started = self.pool.put_start(keys, sizes, now, client=1, host_id="", pin=pin)
+        started = self.pool.put_start(
+            keys, sizes, now, client=1, host_id="", pin=pin, exclude=frozenset(exclude)
+        )
         self.pool.put_end(keys, started.token, started.token, now, client=1)
         return started.status.tolist()
 
@@ -234,14 +236,36 @@ def test_a_failed_allocation_asks_for_eviction_below_the_watermark():
     assert store.one_pass(2.0) == 0
 
 
-def test_a_failed_allocation_in_an_empty_pool_starts_no_endless_passes():
-    store = OneStore(pages=10)
-    store.put([1], 0.0, size=11 * PAGE)
-
+def test_a_writer_that_can_reach_no_store_has_nothing_evicted():
+    store = OneStore(pages=100)
+    store.put(range(80), 0.0)
     for second in range(1, 6):
+        refused = store.put([999], float(second), exclude=[1])
         store.one_pass(float(second))
 
-    assert store.counter("master_attempted_evictions_total") == 1
+    assert refused == [Code.NO_AVAILABLE_HANDLE]
+    assert store.counter("master_attempted_evictions_total") == 0
+
+
+def test_an_object_larger_than_any_store_has_nothing_evicted():
+    store = OneStore(pages=100)
+    store.put(range(80), 0.0)
+    refused = store.put([999], 1.0, size=101 * PAGE)
+
+    assert refused == [Code.NO_AVAILABLE_HANDLE]
+    assert store.one_pass(1.0) == 0
+
+
+def test_a_pool_full_of_puts_under_way_is_not_searched_all_the_time():
+    store = OneStore(pages=10, put_start_discard_timeout_s=99.0)
+    keys, sizes = keys_of(1), np.full(1, 10 * PAGE, dtype=np.uint32)
+    store.pool.put_start(keys, sizes, 0.0, client=1, host_id="")
+    store.put([2], 0.0)
+
+    for tick in range(1000):
+        store.pool.maintain(1.0 + tick * 0.01)
+
+    assert 10 <= store.counter("master_futile_evictions_total") <= 20
 
 
 def test_evicted_buffers_are_free_only_after_release():
