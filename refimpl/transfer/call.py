@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import selectors
+import select
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
@@ -113,13 +113,15 @@ class Call:
         self._failed: list[tuple[Op, dict[int, int]]] = []
         self._check_every = settings.rail_stall_s / _CHECKS_PER_STALL
         self._check_at = clock() + self._check_every
-        self._selector = selectors.DefaultSelector()
+        # Not `selectors`: its layer costs as much again as a small receive.
+        self._epoll = select.epoll()
+        self._lanes: dict[int, Lane] = {}
 
     def run(self, ops: Sequence[Op]) -> None:
         """Moves everything, or as much as the deadline lets."""
         try:
             if self._cancel is not None and self._cancel.fileno() >= 0:
-                self._selector.register(self._cancel, selectors.EVENT_READ)
+                self._epoll.register(self._cancel.fileno(), select.EPOLLIN)
             self._start(ops)
             self._retry_elsewhere()
             while self._unfinished and self._turn():
@@ -133,13 +135,16 @@ class Call:
         if now >= self._deadline or (self._cancel and self._cancel.is_set()):
             return False
         wait = min(self._deadline, self._check_at) - now
-        for key, mask in self._selector.select(max(0.0, wait)):
-            if key.data is None:
-                return False
-            if key.data in self._owner:
-                self._step(key.data, mask)
-        self._check_silence()
-        self._retry_elsewhere()
+        events = self._epoll.poll(max(0.0, wait))
+        now = self._clock()
+        for fd, mask in events:
+            lane = self._lanes.get(fd)
+            if lane is not None:
+                self._step(lane, mask, now)
+        if now >= self._check_at:
+            self._check_silence(now)
+        if self._failed:
+            self._retry_elsewhere()
         return True
 
     def _start(self, ops: Iterable[Op]) -> None:
@@ -216,29 +221,25 @@ class Call:
         else:
             self._listen(lane)
 
-    def _step(self, lane: Lane, mask: int) -> None:
+    def _step(self, lane: Lane, mask: int, now: float) -> None:
         try:
-            lane.step(
-                readable=bool(mask & selectors.EVENT_READ),
-                writable=bool(mask & selectors.EVENT_WRITE),
-                now=self._clock(),
-            )
+            lane.step(mask & ~select.EPOLLOUT, mask & ~select.EPOLLIN, now)
         except (OSError, FrameError):
             self._broken(lane)
         else:
-            if lane in self._owner:
+            if lane.wants_write is not lane.polls_write and lane in self._owner:
                 self._listen(lane)
 
     def _listen(self, lane: Lane) -> None:
-        """Keeps the selector's interest in step with what the lane waits for."""
-        events = selectors.EVENT_READ
-        if lane.wants_write:
-            events |= selectors.EVENT_WRITE
-        if lane.events == 0:
-            self._selector.register(lane.sock, events, lane)
-        elif lane.events != events:
-            self._selector.modify(lane.sock, events, lane)
-        lane.events = events
+        """Keeps the kernel's interest in step with what the lane waits for."""
+        fd = lane.sock.fileno()
+        events = select.EPOLLIN | (select.EPOLLOUT if lane.wants_write else 0)
+        if fd not in self._lanes:
+            self._epoll.register(fd, events)
+            self._lanes[fd] = lane
+        elif lane.wants_write is not lane.polls_write:
+            self._epoll.modify(fd, events)
+        lane.polls_write = lane.wants_write
 
     def _finished(self, lane: Lane, piece: Slice, codes: int | list[int]) -> None:
         """A request was answered."""
@@ -343,18 +344,20 @@ class Call:
         """Closes a lane: from here on nothing writes to its buffers."""
         work = self._owner.pop(lane)
         work.lanes.remove(lane)
-        if lane.events:
-            self._selector.unregister(lane.sock)
+        if self._lanes.pop(lane.sock.fileno(), None) is not None:
+            self._epoll.unregister(lane.sock)
         self._rails.count(work.op.segment, lane)
         held = lane.release()
         lane.sock.close()
         return held
 
-    def _check_silence(self) -> None:
-        now = self._clock()
-        if now < self._check_at:
-            return
+    def _check_silence(self, now: float) -> None:
+        """Looks for rails and stores that say nothing."""
         self._check_at = now + self._check_every
+        for lane in list(self._owner):
+            # A lane asks to be woken for many bytes at once: few are no silence.
+            if lane in self._owner and now - lane.last_progress >= self._check_every:
+                self._step(lane, select.EPOLLIN, now)
         for work in list(self._works):
             if not work.left:
                 continue
@@ -420,7 +423,8 @@ class Call:
             if self._is_stalled(lane, now) and not cancelled:
                 self._rails.failed(work.op.segment, lane.rail, now, had_other=False)
             self._drop(lane)
-        self._selector.close()
+        self._epoll.close()
+        self._lanes.clear()
         for work in self._works:
             self.codes.update(dict.fromkeys(work.left, Code.RPC_TIMEOUT))
         for _op, bad in self._failed:

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 _IOV: Final = 256
 """Views a system call takes; the kernel's limit is 1,024 and listing them costs."""
+_WAKE_BYTES: Final = 256 << 10
+"""A reader of a large payload sleeps until so much is there."""
 
 
 class Lane:
@@ -55,6 +57,7 @@ class Lane:
         "_head",
         "_landed",
         "_landing",
+        "_left",
         "_now",
         "_op",
         "_out",
@@ -66,18 +69,20 @@ class Lane:
         "_stage",
         "_statuses",
         "_views",
+        "_wake_at",
         "address",
         "bytes_in",
         "bytes_out",
         "connected",
-        "events",
         "first_byte_at",
         "held",
         "last_progress",
         "opened_at",
+        "polls_write",
         "rail",
         "reused",
         "sock",
+        "wants_write",
     )
 
     def __init__(
@@ -103,8 +108,10 @@ class Lane:
         self.opened_at = now
         self.first_byte_at = math.inf
         self._now = now
-        self.events = 0
-        """What a selector is asked for; 0 when it is not registered."""
+        self.wants_write = not reused
+        """True while connecting, and while bytes wait for room in the socket."""
+        self.polls_write = False
+        """What the owner last told the kernel of it."""
         self.bytes_in = 0
         self.bytes_out = 0
         self._op = op
@@ -123,6 +130,8 @@ class Lane:
         self._codes: int | list[int] = Code.OK
         self._views: list[memoryview] = []
         self._at = 0
+        self._left = 0
+        self._wake_at = 1
         self._stage: Callable[[], bool] = self._head_stage
 
     def dispatch(self, piece: Slice, now: float) -> None:
@@ -141,32 +150,30 @@ class Lane:
         if self.connected:
             self._send(now)
 
-    def step(self, *, readable: bool, writable: bool, now: float) -> None:
+    def step(self, readable: int, writable: int, now: float) -> None:
         """Moves bytes while the socket lets.
 
         Raises:
             OSError: the connection broke, or never came about.
             FrameError: the peer does not speak our language.
         """
-        if not self.connected and writable:
-            code = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-            if code:
-                raise OSError(code, os.strerror(code), self.address)
-            self.connected = True
-        if writable and self.connected:
+        if writable:
+            if not self.connected:
+                self._finish_connect()
             self._send(now)
-        if readable:
+        if readable and self.connected:
             self._receive(now)
+
+    def _finish_connect(self) -> None:
+        code = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            raise OSError(code, os.strerror(code), self.address)
+        self.connected = True
 
     @property
     def is_clean(self) -> bool:
         """Nothing in flight: the connection may be used again."""
         return self.connected and not self.held and not self._out
-
-    @property
-    def wants_write(self) -> bool:
-        """True while connecting, and while bytes wait for room in the socket."""
-        return bool(self._out) or not self.connected
 
     def release(self) -> list[Slice]:
         """Lets go of all buffers and answers the requests that were in flight.
@@ -190,9 +197,11 @@ class Lane:
                 at = _advance(out, at, sent)
         except BlockingIOError:
             self._out_at = at
+            self.wants_write = True
             return
         out.clear()
         self._out_at = 0
+        self.wants_write = False
 
     def _receive(self, now: float) -> None:
         self._now = now
@@ -246,10 +255,14 @@ class Lane:
             got = self.sock.recv_into(views[at])
         else:
             got = self.sock.recvmsg_into(views[at : at + _IOV])[0]
-        self._at = _advance(views, at, self._counted(got))
+        self._counted(got)
+        self._at = _advance(views, at, got)
         if self._landed is not None and self._at > at:
             self._landed(self, self._landing[at : self._at])
         if self._at < len(views):
+            self._left -= got
+            if self._left < self._wake_at:
+                self._wake_when(self._left)
             return False
         self._finish()
         return True
@@ -270,6 +283,9 @@ class Lane:
         self._views = list(views)
         self._landing = rows
         self._at = 0
+        self._left = expected
+        if expected > _WAKE_BYTES:
+            self._wake_when(_WAKE_BYTES)
         self._stage = self._payload_stage
 
     def _finish(self) -> None:
@@ -277,7 +293,14 @@ class Lane:
         self._stage = self._head_stage
         self._views = []
         self._expect += 1
+        if self._wake_at > 1:
+            self._wake_when(1)
         self._finished(self, self.held.popleft(), self._codes)
+
+    def _wake_when(self, count: int) -> None:
+        """Asks to be woken when so many bytes are there, not for each packet."""
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
+        self._wake_at = count
 
     def _counted(self, got: int) -> int:
         if got == 0:
