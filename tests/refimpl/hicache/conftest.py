@@ -107,6 +107,7 @@ class Rig:
 
     def close(self) -> None:
         self.failpoints.clear()
+        self.storage.fault = None
         self.cache.close()
 
 

@@ -69,6 +69,7 @@ def test_the_defect_that_never_opens_keeps_sending(rig, kit, quick):
     assert state(r) == "closed"
 
 
+@pytest.mark.slow
 def test_the_defect_that_never_closes_stays_away(rig, kit, quick):
     r = rig(**quick, fault=failing())
     r.failpoints.set("defect.breaker_never_closes", "on")
@@ -183,6 +184,7 @@ def test_a_store_that_left_the_cluster_leaves_the_quarantine(rig, kit, quick):
     assert r.cache.state()["quarantine"]["events"][-1]["kind"] == "gone"
 
 
+@pytest.mark.slow
 def test_a_pool_just_under_the_deadline_for_ever_is_a_fault(rig, kit, quick):
     r = rig(**quick, prefill_tokens_per_s=100_000.0, slow_floor_s=0.02)
     for i in range(30):
@@ -209,6 +211,7 @@ def test_misses_never_open_it(rig, kit, percent_hit):
     assert r.cache.state()["breaker"]["transitions"] == []
 
 
+@pytest.mark.slow
 def test_a_backend_that_never_returns_still_opens_it(rig, kit, quick):
     release = threading.Event()
     r = rig(**quick)

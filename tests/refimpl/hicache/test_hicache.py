@@ -171,6 +171,7 @@ def test_the_defect_that_releases_pages_early_lets_a_late_read_corrupt(rig, kit)
         r.run(other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pages", "expected"), [(4, 0.2025), (16, 0.21), (128, 0.28), (2048, 1.0)]
 )
@@ -205,6 +206,7 @@ def test_a_hung_query_costs_exactly_the_base(rig, kit):
     assert 0.17 <= reuse.wait_s <= 0.22
 
 
+@pytest.mark.slow
 def test_the_defect_that_ignores_deadlines_waits_longer_than_the_deadline(rig, kit):
     r, keys = rig(), kit.chain(PAGES)
     r.store(keys)
