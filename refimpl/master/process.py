@@ -192,7 +192,11 @@ def _admin(
             registry,
             failpoints,
             pages.state,
-            {"role": pages.role, "get_all_segments": pages.segment_names},
+            {
+                "role": pages.role,
+                "get_all_segments": pages.segment_names,
+                "conservation": pages.conservation,
+            },
         )
     except PortTaken as error:
         raise PortTaken(

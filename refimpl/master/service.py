@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from refimpl.core.pool_answers import Started
     from refimpl.failpoints import Failpoints
+    from refimpl.master.directory import Directory
     from refimpl.master.guarded import GuardedPool
     from refimpl.master.metrics import CallMetrics
 
@@ -125,6 +127,24 @@ class MasterService(pool_pb2_grpc.MasterServicer):
         if code is not None and code < 0:
             self.metrics.answered("batch_put_start", len(keys), len(keys))
             return _nothing_started(len(keys), replicas, code)
+        started, directory = self._started(request, keys, sizes)
+        self._count("batch_put_start", started.status)
+        return pool_pb2.PutStartResponse(
+            status=started.status.tobytes(),
+            token=started.token.tobytes(),
+            segment=started.segment.tobytes(),
+            offset=started.offset.tobytes(),
+            replicas=started.segment.shape[1],
+            segments=directory.describe(started.segment),
+        )
+
+    def _started(
+        self,
+        request: pool_pb2.PutStartRequest,
+        keys: NDArray[np.uint64],
+        sizes: NDArray[np.uint32],
+    ) -> tuple[Started, Directory]:
+        """Places a batch; without room, has maintenance look at once."""
         random = self._failpoints.enabled("defect.placement_random")
         shared = self._shared
         with shared.locked() as (pool, now):
@@ -134,23 +154,15 @@ class MasterService(pool_pb2_grpc.MasterServicer):
                 now,
                 client=request.client,
                 host_id="" if random else request.host_id,
-                replicas=replicas,
-                parts=parts,
+                replicas=request.replicas or 1,
+                parts=request.parts or 1,
                 exclude=frozenset(request.exclude),
                 pin=request.pin,
             )
             directory = shared.directory
-        self._count("batch_put_start", started.status)
         if np.any(started.status == Code.NO_AVAILABLE_HANDLE):
             shared.urgent.set()
-        return pool_pb2.PutStartResponse(
-            status=started.status.tobytes(),
-            token=started.token.tobytes(),
-            segment=started.segment.tobytes(),
-            offset=started.offset.tobytes(),
-            replicas=started.segment.shape[1],
-            segments=directory.describe(started.segment),
-        )
+        return started, directory
 
     @_answers("batch_put_end")
     def PutEnd(self, request: pool_pb2.PutEndRequest) -> pool_pb2.StatusResponse:

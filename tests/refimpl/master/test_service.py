@@ -29,6 +29,25 @@ def test_lookup_answers_in_request_order_with_duplicates_and_misses(master) -> N
     assert found.lease_ms == 10_000
 
 
+def test_empty_batch_is_answered_empty(master) -> None:
+    found = master.lookup(b"")
+    started = master.put_start(b"", client=1)
+
+    assert (found.status, found.segment, started.token) == (b"", b"", b"")
+
+
+def test_table_too_large_to_check_in_passing_says_so(master, monkeypatch) -> None:
+    monkeypatch.setattr("refimpl.master.pages.CHECKED_OBJECTS", 9)
+    master.put(keys(9))
+    at_the_limit = master.state()["conservation"]
+    master.put(keys(1, 50))
+    above = master.state()["conservation"]
+
+    assert at_the_limit == []
+    assert above is None
+    assert json.loads(master.page("/conservation")) == []
+
+
 def test_answer_describes_every_segment_it_names(master) -> None:
     master.put(keys(200))
     found = master.lookup(keys(200))
