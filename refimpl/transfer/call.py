@@ -388,6 +388,7 @@ class Call:
         )
         if has_other and all(piece.attempts < _ATTEMPTS for piece in lane.held):
             work.blamed.add(lane.rail)
+            self._pool.discard(work.op.segment.id, lane.address)
             self._requeue(work, self._drop(lane), Code.RPC_TIMEOUT)
 
     def _judge_blamed(self, work: _Work, sibling: Lane) -> None:
@@ -405,6 +406,7 @@ class Call:
         now = self._clock()
         for lane in list(work.lanes):
             self._rails.failed(work.op.segment, lane.rail, now, had_other=True)
+            self._pool.discard(work.op.segment.id, lane.address)
             held += self._drop(lane)
         work.untried.clear()
         work.reserve.clear()
@@ -422,6 +424,7 @@ class Call:
                 continue
             if self._is_stalled(lane, now) and not cancelled:
                 self._rails.failed(work.op.segment, lane.rail, now, had_other=False)
+                self._pool.discard(work.op.segment.id, lane.address)
             self._drop(lane)
         self._epoll.close()
         self._lanes.clear()

@@ -98,6 +98,18 @@ class ConnectionPool:
         for old in surplus:
             old.close()
 
+    def discard(self, segment: int, address: str) -> None:
+        """Closes the idle connections of a rail: one of them turned out to be dead.
+
+        A path that swallows packets leaves all of them half-open, and each would cost
+        a call its deadline (Mooncake#2793).
+        """
+        with self._lock:
+            sockets = self._idle.pop((segment, address), [])
+            self._count -= len(sockets)
+        for sock in sockets:
+            sock.close()
+
     def close(self) -> None:
         """Closes all; the pool may be used again."""
         with self._lock:

@@ -80,6 +80,20 @@ def test_idle_connections_together_are_bounded_and_the_oldest_go(pair, pool):
     assert pool.take(3, "a") is socks[3]
 
 
+def test_idle_connections_of_one_rail_can_be_given_up(pair, pool):
+    (first, _), (second, _), (other, _) = pair(), pair(), pair()
+    pool.give(1, "a", first)
+    pool.give(1, "a", second)
+    pool.give(1, "b", other)
+
+    pool.discard(1, "a")
+    pool.discard(1, "never")
+
+    assert first.fileno() == second.fileno() == -1
+    assert len(pool) == 1
+    assert pool.take(1, "b") is other
+
+
 def test_addresses_are_split_at_the_last_colon():
     assert split_address("10.0.0.1:80") == ("10.0.0.1", 80)
     assert split_address("[::1]:80") == ("::1", 80)

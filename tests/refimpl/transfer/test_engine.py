@@ -330,6 +330,25 @@ def test_an_idle_connection_that_broke_in_use_is_replaced_without_blame(
     assert transfer.rails.usable(store.info, time.monotonic())
 
 
+def test_after_one_dead_connection_the_idle_ones_beside_it_are_not_tried(
+    shop, engine, soon, silent
+):
+    store = shop()
+    transfer = engine()
+    host, port = silent.split(":")
+    address = store.info.rails[0][1]
+    for _ in range(3):
+        dead = socket.create_connection((host, int(port)))
+        dead.setblocking(False)
+        transfer._pool.give(7, address, dead)
+
+    first = transfer.read([store.op([0], 10)], soon(0.2))
+    second = transfer.read([store.op([0], 10)], soon(2))
+
+    assert first == [Code.RPC_TIMEOUT]
+    assert second == [OK]
+
+
 def test_noise_instead_of_a_reply_fails_the_rows(shop, engine, soon):
     store = shop()
     with socket.create_server(("127.0.0.1", 0)) as listener:
