@@ -21,6 +21,7 @@ from refimpl.settings import Option, load, options_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+CONFIG_ENVIRONMENT: Final = "REFIMPL_CONFIG"
 EXIT_CODES: Final = """\
 exit codes:
   0  ended orderly (SIGTERM, Ctrl-C)
@@ -122,18 +123,22 @@ def _run_command(name: str, args: list[str]) -> int:
     command = COMMANDS[name]
     cls = _resolve(command.settings)
     given = vars(_parser(name, command, options_of(cls)).parse_args(args))
-    config = given.pop("config", None) or os.environ.get("REFIMPL_CONFIG")
+    own = given.pop("config", None)
+    config = own or os.environ.get(CONFIG_ENVIRONMENT)
     given.pop("debug", None)
     if given.pop("die_with_parent", False):
         from refimpl.role import die_with_parent
 
         die_with_parent()
+    if config and name == "up":  # its roles read their own sections
+        os.environ[CONFIG_ENVIRONMENT] = str(Path(config).resolve())
     settings = load(
         cls,
         name,
         flags=given,
         environ=os.environ,
         config=Path(config) if config else None,
+        shared=own is None,
     )
     return int(import_module(command.module).run(settings))
 
@@ -161,7 +166,11 @@ def _parser(name: str, command: Command, options: list[Option]) -> _Parser:
         argument_default=argparse.SUPPRESS,
         allow_abbrev=False,
     )
-    parser.add_argument("--config", metavar="FILE", help="TOML file with settings")
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        help=f"TOML file with settings (environment: {CONFIG_ENVIRONMENT})",
+    )
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
     parser.add_argument(
         "--die-with-parent",

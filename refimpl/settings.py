@@ -117,6 +117,7 @@ def load(
     flags: Mapping[str, str | Sequence[str]],
     environ: Mapping[str, str],
     config: Path | None = None,
+    shared: bool = False,
 ) -> T:
     """Reads every setting from its strongest source and builds `cls`.
 
@@ -126,12 +127,15 @@ def load(
         flags: text given on the command line by field name, absent when not given.
         environ: usually `os.environ`.
         config: TOML file, or None.
+        shared: the file is for other roles as well, so that names at its top level
+            that this one does not know are not mistakes.
 
     Raises:
         UsageError: one line naming source, value and remedy.
     """
     options = options_of(cls)
-    filed = _read_file(config, role, {o.name for o in options}) if config else {}
+    known = {option.name for option in options}
+    filed = _read_file(config, role, known, shared=shared) if config else {}
     values: dict[str, Any] = {}
     for option in options:
         found = _find(option, flags, environ, filed)
@@ -175,7 +179,9 @@ def _find(
     return filed.get(option.name)
 
 
-def _read_file(path: Path, role: str, known: set[str]) -> dict[str, tuple[str, Any]]:
+def _read_file(
+    path: Path, role: str, known: set[str], *, shared: bool
+) -> dict[str, tuple[str, Any]]:
     """Settings of a role by name; its own section wins over the top level."""
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -190,7 +196,7 @@ def _read_file(path: Path, role: str, known: set[str]) -> dict[str, tuple[str, A
         raise UsageError(f"file {path}: `{role}` is not a table; write [{role}]")
     top = {k: v for k, v in document.items() if k not in ROLES}
     _refuse_unknown(path, f"[{role}] ", section, known)
-    if not any(name in document for name in ROLES):
+    if not shared and not any(name in document for name in ROLES):
         _refuse_unknown(path, "", top, known)
     found = {k: (f"file {path}, {k}", v) for k, v in top.items() if k in known}
     found |= {k: (f"file {path}, [{role}] {k}", v) for k, v in section.items()}

@@ -159,10 +159,15 @@ def _row(
         role=role.role,
         name=role.name,
         pid=role.pid,
-        address=str(addresses.get("listen") or addresses.get("admin", "")),
+        address=_address_words(addresses.get("listen", "")),
         health=_health(role, answers=state is not None),
         detail=detail,
     )
+
+
+def _address_words(listen: Any) -> str:
+    """One address, or those of all rails."""
+    return ", ".join(listen.values()) if isinstance(listen, dict) else str(listen)
 
 
 def _health(role: RoleProcess, *, answers: bool) -> str:

@@ -6,7 +6,6 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from refimpl.core.breaker import GAUGE
 from refimpl.engine.model import BLOCK_TOKENS
 
 if TYPE_CHECKING:
@@ -100,7 +99,4 @@ class EngineLevers:
 
     def gauges(self) -> Mapping[str, float]:
         """For Prometheus, without the prefix."""
-        return {
-            **self.engine.slots.counts(),
-            "breaker_state": GAUGE[self.cache.breaker.state],
-        }
+        return self.engine.slots.counts()

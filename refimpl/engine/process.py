@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry
 
 from refimpl.admin import AdminServer
 from refimpl.client import ClientSettings, PoolClient
+from refimpl.engine.cache_metrics import CacheCollector
 from refimpl.engine.engine import Engine, ModelSettings
 from refimpl.engine.ledger import LedgerCollector
 from refimpl.engine.levers import EngineLevers
@@ -118,6 +119,7 @@ class EngineProcess:
         )
         registry = CollectorRegistry()
         registry.register(LedgerCollector(engine.ledger, levers.gauges))
+        registry.register(CacheCollector(cache.state))
         self._admin = AdminServer(
             settings.admin_listen,
             "engine",

@@ -84,6 +84,15 @@ def test_the_file_and_the_environment_reach_the_role(toy, tmp_path, monkeypatch)
     assert (toy.got.name, toy.got.grace_s) == ("from environment", 2.0)
 
 
+def test_the_file_may_come_from_the_environment(toy, tmp_path, monkeypatch):
+    path = tmp_path / "c.toml"
+    path.write_text("name = 'from file'\nstores = 8")
+    monkeypatch.setenv("REFIMPL_CONFIG", str(path))
+    cli.main(["toy"])
+
+    assert toy.got.name == "from file"
+
+
 def test_the_exit_code_is_the_roles(toy):
     toy.answer = 3
 

@@ -134,6 +134,13 @@ def test_a_bad_file_is_named_with_the_field(toml, text, said):
     assert "cluster.toml" in str(caught.value)
 
 
+def test_a_file_shared_with_other_roles_may_say_more(toml):
+    config = toml("stores = 8\nslots = 3")
+    got = load(_Settings, "store", flags={}, environ={}, config=config, shared=True)
+
+    assert got.slots == 3
+
+
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(UsageError, match=r"none\.toml: cannot be read"):
         _load(config=tmp_path / "none.toml")

@@ -194,7 +194,7 @@ def test_state_settings_and_metrics_are_there(start, connect):
     assert settings["poll_s"] == 0.02
     assert settings["prefill_tokens_per_s"] == pytest.approx(200_000)
     assert 'refimpl_engine_requests_total{kind="ok"} 1.0' in metrics
-    assert "refimpl_engine_breaker_state" in metrics
+    assert 'hicache_breaker_state{group="default"}' in metrics
     assert engine.control(op="state")["hicache"]["broken_laws"] == []
 
     engine.control(op="reset")
