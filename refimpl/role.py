@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import signal
+import socket
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -66,10 +67,17 @@ def grpc_server(*, threads: int, queued: int = 4096) -> grpc.Server:
 def grpc_listen(server: grpc.Server, listen: str, what: str) -> str:
     """Binds a server and returns the address that it really has.
 
+    The port is tried with a plain socket first: that tells the reason, and spares the
+    operator the lines that gRPC's core prints beside ours.
+
     Raises:
         PortTaken: somebody else listens there.
     """
-    host, _ = parse_address(listen, what)
+    host, port = parse_address(listen, what)
+    try:
+        socket.create_server((host, port), family=_family(host)).close()
+    except OSError as error:
+        raise port_taken(error, what, listen) from error
     try:
         port = server.add_insecure_port(listen)
     except RuntimeError as error:
@@ -77,6 +85,10 @@ def grpc_listen(server: grpc.Server, listen: str, what: str) -> str:
     if port == 0:
         raise PortTaken(what=what, address=listen)
     return f"{host}:{port}"
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 def announce(role: str, name: str, addresses: Mapping[str, Any]) -> None:

@@ -49,15 +49,26 @@ def test_two_grpc_servers_never_share_a_port():
         second.stop(0).wait()
 
 
-def test_grpc_refuses_a_port_of_a_plain_listener():
+def test_grpc_refuses_a_port_of_a_plain_listener_and_says_why(capfd):
     server = grpc_server(threads=1)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         try:
-            with pytest.raises(PortTaken):
+            with pytest.raises(PortTaken, match="EADDRINUSE"):
                 grpc_listen(server, address, "rpc")
         finally:
             server.stop(0).wait()
+
+    assert capfd.readouterr().err == ""
+
+
+def test_an_address_of_another_host_is_refused():
+    server = grpc_server(threads=1)
+    try:
+        with pytest.raises(PortTaken, match="EADDRNOTAVAIL"):
+            grpc_listen(server, "192.0.2.1:0", "rpc")
+    finally:
+        server.stop(0).wait()
 
 
 def _python(code: str) -> subprocess.Popen[str]:
