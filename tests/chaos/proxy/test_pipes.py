@@ -128,3 +128,24 @@ def fill(sock: socket.socket, pattern: bytes, sent: bytearray) -> None:
         except BlockingIOError:
             if not select.select([], [sock], [], 0.05)[1]:
                 return
+
+
+def test_bytes_left_in_the_pipe_of_a_dead_connection_reach_nobody_else():
+    with (
+        server_in_a_thread(PipePool(max_lent=1)) as port,
+        socket.create_server(("127.0.0.1", 0)) as upstream,
+        contextlib.ExitStack() as ends,
+    ):
+        address = create_proxy(port, upstream)
+        near = ends.enter_context(socket.create_connection(address, timeout=5))
+        far = ends.enter_context(upstream.accept()[0])
+        far.setblocking(False)
+        fill(far, b"stale" * 10_000, bytearray())
+        near.close()
+        far.close()
+
+        for _ in range(STOCK + 1):
+            near = ends.enter_context(socket.create_connection(address, timeout=5))
+            far = ends.enter_context(upstream.accept()[0])
+            far.sendall(b"fresh")
+            assert near.recv(5) == b"fresh"
