@@ -28,7 +28,7 @@ PRINT = Fingerprint(
 )
 T_S = 0.1
 POLL_S = 0.02
-SLACK_S = 0.25
+SLACK_S = 1.0
 """What a busy machine may add."""
 PROMPT = (1, 2, 3)
 PAGES = 24
@@ -84,7 +84,7 @@ def storage():
 
 
 @pytest.fixture
-def engine(storage):
+def engine(storage, request):
     settings = HiCacheSettings(
         page_tokens=64,
         page_bytes=PAGE_BYTES,
@@ -101,7 +101,10 @@ def engine(storage):
     cache = HiCache(storage, settings, time.monotonic)
     engine = Engine(
         ModelSettings(
-            fingerprint=PRINT, page_bytes=PAGE_BYTES, prefill_tokens_per_s=1e6
+            fingerprint=PRINT,
+            page_bytes=PAGE_BYTES,
+            prefill_tokens_per_s=1e6,
+            poll_s=getattr(request, "param", POLL_S),
         ),
         cache,
     )
@@ -185,14 +188,13 @@ def test_a_hung_read_costs_its_deadline_and_one_poll(engine, storage):
     assert got.reused.outcome == "timeout"
 
 
+@pytest.mark.parametrize("engine", [30.0], indirect=True, ids=["poll 30 s"])
 def test_the_end_of_a_prefetch_is_noticed_without_waiting_for_the_poll(engine):
     _fill_pool(engine)
-    queues = []
-    for i in range(5):
-        engine.cache.flush()
-        queues.append(_serve(engine, f"r{i}").queue_s)
+    got = _serve(engine, "r")
 
-    assert min(queues) < POLL_S
+    assert got.reused.l3_pages == PAGES
+    assert got.queue_s < 10
 
 
 def test_aborts_at_random_points_leave_no_page_behind(engine, storage):
