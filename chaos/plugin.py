@@ -6,6 +6,7 @@ uses one of our fixtures. What it does is in the modules it calls.
 
 from __future__ import annotations
 
+import contextlib
 import random
 from typing import TYPE_CHECKING, Any
 
@@ -47,10 +48,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "real_proxy: also meant to run through the real Toxiproxy"
     )
-    try:
+    with _usage_errors():
         run = ChaosRun(config, read_options(config))
-    except UsageError as error:
-        raise pytest.UsageError(str(error)) from error
     config.stash[RUN] = run
     if run.wanted_from_the_start:
         _arm(run)
@@ -72,7 +71,8 @@ def pytest_collection_modifyitems(
     ours = [item for item in items if FIXTURES & set(_fixture_names(item))]
     if ours:
         _arm(run)
-        run.refuse_thread_timeouts(ours)
+        with _usage_errors():
+            run.refuse_thread_timeouts(ours)
     if run.leaves_slow_out:
         slow = [item for item in items if under_suites(item.path) and _slow(item)]
         if slow:
@@ -157,8 +157,15 @@ def pytest_terminal_summary(
 def _arm(run: ChaosRun) -> None:
     if run.armed:
         return
-    try:
+    with _usage_errors():
         run.arm()
+
+
+@contextlib.contextmanager
+def _usage_errors() -> Iterator[None]:
+    """Our usage errors as pytest's: one line, exit 4, no traceback."""
+    try:
+        yield
     except UsageError as error:
         raise pytest.UsageError(str(error)) from error
 

@@ -2,6 +2,9 @@
 
 Under xdist the controller owns the seed, the results directory and the summary; every
 worker owns a run of its own, with a cluster of its own, and attaches to the results.
+
+This module is imported by every pytest that has us installed: what costs time to import
+(HTTP, rich, histograms) is imported where it is used.
 """
 
 from __future__ import annotations
@@ -15,15 +18,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from chaos.clusters import Clusters
-from chaos.driver import LoadDriver
 from chaos.errors import UsageError
 from chaos.faults.injector import Injector
-from chaos.proxy.process import URL_VARIABLE, find_toxiproxy
 from chaos.report.document import reproduce
 from chaos.report.live import LiveLine
-from chaos.report.run import RunReport
-from chaos.report.terminal import render, wants_color
 from chaos.safety.signals import SignalGuard
 from chaos.steady import SteadyState
 from chaos.systems.base import ClusterSpec
@@ -35,11 +33,14 @@ if TYPE_CHECKING:
     import pytest
 
     from chaos.case import Case
+    from chaos.clusters import Clusters
+    from chaos.driver import LoadDriver
     from chaos.faults.base import Receipt
     from chaos.history.history import History
     from chaos.load.sample import Sample
     from chaos.options import Options
     from chaos.report.document import Document
+    from chaos.report.run import RunReport
     from chaos.systems.base import Cluster
 
 _SUITES = ("suites", "chaos")
@@ -137,6 +138,8 @@ class ChaosRun:
 
     def summary(self, exit_status: int, width: int) -> str:
         """The closing table, "" when nothing was judged in this run."""
+        from chaos.report.terminal import render
+
         document = self.finish(exit_status)
         if document is None:
             return ""
@@ -205,6 +208,8 @@ class ChaosRun:
     @property
     def clusters(self) -> Clusters:
         if self._clusters is None:
+            from chaos.clusters import Clusters
+
             self._clusters = Clusters(
                 system=self.options.system,
                 run_dir=self.report.path,
@@ -251,6 +256,8 @@ class ChaosRun:
         return self.report.history
 
     def load(self) -> LoadDriver:
+        from chaos.driver import LoadDriver
+
         return LoadDriver(
             lambda: self.running, history=self.history, on_sample=self._on_sample
         )
@@ -262,9 +269,13 @@ class ChaosRun:
 
     @property
     def _color(self) -> bool:
+        from chaos.report.terminal import wants_color
+
         return wants_color(tty=self._stream is not None and self._stream.isatty())
 
     def _open_report(self) -> RunReport:
+        from chaos.report.run import RunReport
+
         if self._directory:
             return RunReport.attach(self._directory, self.worker)
         options = self.options
@@ -324,6 +335,8 @@ class ChaosRun:
 
 def proxy_flavour(environment: Mapping[str, str] = os.environ) -> str:
     """Which proxy a run will use: a real Toxiproxy where there is one, else ours."""
+    from chaos.proxy.process import URL_VARIABLE, find_toxiproxy
+
     if environment.get(URL_VARIABLE) or find_toxiproxy(environment):
         return "toxiproxy"
     return "embedded"

@@ -1,7 +1,7 @@
 """Who may import whom, as `docs/design.md` says. Read from the sources, not by running.
 
 `refimpl.core` imports nothing of the house; other rooms of `refimpl` never import
-`chaos`; `chaos` imports `refimpl` in one file; `inventory` imports nothing of the house.
+`chaos`; `chaos` imports `refimpl` in one file; `inventory` stands alone.
 """
 
 from __future__ import annotations
@@ -94,6 +94,9 @@ def test_an_import_inside_a_function_is_seen() -> None:
 
 
 def test_there_are_no_packages_under_tests_and_suites() -> None:
-    found = [*(ROOT / "tests").rglob("__init__.py"), *ROOT.glob("suites/**/__init__.py")]
+    found = [
+        *(ROOT / "tests").rglob("__init__.py"),
+        *ROOT.glob("suites/**/__init__.py"),
+    ]
 
     assert found == []
