@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -21,6 +23,7 @@ from prometheus_client.core import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from numpy.typing import NDArray
     from prometheus_client import Metric
 
 BATCH_CALLS: Final = (
@@ -39,6 +42,8 @@ SINGLE_CALLS: Final = (
     "get_all_segments",
 )
 """Calls with one code."""
+_SIZES_BYTES: Final = tuple(float(1 << shift) for shift in range(12, 30, 2))
+"""4 KiB to 256 MiB."""
 _BUCKETS_S: Final = (
     0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0,
 )  # fmt: skip
@@ -56,9 +61,27 @@ class CallCount:
 
 
 @dataclass(slots=True)
-class _Latency:
-    counts: list[int] = field(default_factory=lambda: [0] * (len(_BUCKETS_S) + 1))
-    sum_s: float = 0.0
+class _Histogram:
+    """Counts by bucket; the last one has no upper edge."""
+
+    name: str
+    about: str
+    edges: tuple[float, ...]
+    counts: list[int]
+    total: float = 0.0
+
+    def family(self) -> Metric:
+        """For one scrape: cumulative, as Prometheus wants it."""
+        names = [*(str(edge) for edge in self.edges), "+Inf"]
+        running = map(float, accumulate(self.counts))
+        buckets = list(zip(names, running, strict=True))
+        return HistogramMetricFamily(
+            self.name, self.about, buckets=buckets, sum_value=self.total
+        )
+
+
+def _histogram(name: str, about: str, edges: tuple[float, ...]) -> _Histogram:
+    return _Histogram(name, about, edges, [0] * (len(edges) + 1))
 
 
 class CallMetrics:
@@ -67,7 +90,14 @@ class CallMetrics:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._calls = {name: CallCount() for name in (*BATCH_CALLS, *SINGLE_CALLS)}
-        self._lookup = _Latency()
+        self._lookup = _histogram(
+            "master_batch_get_replica_list_latency_seconds",
+            "time of a batched lookup inside the service",
+            _BUCKETS_S,
+        )
+        self._sizes = _histogram(
+            "master_value_size_bytes", "sizes of the objects started", _SIZES_BYTES
+        )
 
     def answered(self, call: str, items: int, failed: int) -> None:
         """Counts a call that was answered with `failed` bad codes of `items`."""
@@ -91,7 +121,16 @@ class CallMetrics:
         bucket = bisect_left(_BUCKETS_S, seconds)
         with self._lock:
             self._lookup.counts[bucket] += 1
-            self._lookup.sum_s += seconds
+            self._lookup.total += seconds
+
+    def values_started(self, sizes: NDArray[np.uint32]) -> None:
+        """Counts the sizes of objects that found a place, in bytes."""
+        buckets = np.searchsorted(_SIZES_BYTES, sizes)
+        counts = np.bincount(buckets, minlength=len(_SIZES_BYTES) + 1).tolist()
+        with self._lock:
+            held = self._sizes.counts
+            self._sizes.counts = [a + b for a, b in zip(held, counts, strict=True)]
+            self._sizes.total += int(sizes.sum(dtype=np.uint64))
 
     def snapshot(self) -> dict[str, dict[str, int]]:
         """Counters by call, for the state page."""
@@ -106,10 +145,10 @@ class CallMetrics:
         """The families of calls, for one scrape."""
         with self._lock:
             calls = {n: _copy(c) for n, c in self._calls.items()}
-            buckets, total_s = list(self._lookup.counts), self._lookup.sum_s
+            histograms = [self._lookup.family(), self._sizes.family()]
         for name, count in calls.items():
             yield from _call_families(name, count)
-        yield _histogram(buckets, total_s)
+        yield from histograms
 
 
 def value_families(values: Mapping[str, float]) -> Iterator[Metric]:
@@ -147,14 +186,3 @@ def _plain(name: str, value: float) -> Metric:
     """A counter when its name says so; some of upstream's have no `_total`."""
     kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
     return kind(name, name.replace("_", " "), value=value)
-
-
-def _histogram(buckets: list[int], total_s: float) -> Metric:
-    edges = [*(str(edge) for edge in _BUCKETS_S), "+Inf"]
-    cumulative = [sum(buckets[: at + 1]) for at in range(len(edges))]
-    return HistogramMetricFamily(
-        "master_batch_get_replica_list_latency_seconds",
-        "time of a batched lookup inside the service",
-        buckets=list(zip(edges, map(float, cumulative), strict=True)),
-        sum_value=total_s,
-    )

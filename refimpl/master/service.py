@@ -128,6 +128,7 @@ class MasterService(pool_pb2_grpc.MasterServicer):
             self.metrics.answered("batch_put_start", len(keys), len(keys))
             return _nothing_started(len(keys), replicas, code)
         started, directory = self._started(request, keys, sizes)
+        self.metrics.values_started(sizes[started.status == 0])
         self._count("batch_put_start", started.status)
         return pool_pb2.PutStartResponse(
             status=started.status.tobytes(),

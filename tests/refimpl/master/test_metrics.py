@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
@@ -81,6 +82,18 @@ def test_latency_histogram_is_cumulative_and_holds_slow_ones() -> None:
     assert found[f'{name}_bucket{{le="+Inf"}}'] == 3
     assert found[f"{name}_count"] == 3
     assert found[f"{name}_sum"] == pytest.approx(7.0004)
+
+
+def test_sizes_of_values_are_counted_at_their_edge_and_above_all_edges() -> None:
+    metrics = CallMetrics()
+    metrics.values_started(np.array([4096, 4097, 1 << 30], dtype=np.uint32))
+    metrics.values_started(np.array([], dtype=np.uint32))
+    found = scraped(metrics.collect())
+
+    assert found['master_value_size_bytes_bucket{le="4096.0"}'] == 1
+    assert found['master_value_size_bytes_bucket{le="16384.0"}'] == 2
+    assert found['master_value_size_bytes_bucket{le="+Inf"}'] == 3
+    assert found["master_value_size_bytes_sum"] == 4096 + 4097 + (1 << 30)
 
 
 def test_names_without_total_stay_as_upstream_spells_them() -> None:
