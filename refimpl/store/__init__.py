@@ -11,7 +11,10 @@ __all__ = ["run"]
 
 
 def run(settings: StoreSettings) -> int:
-    """Runs a store until it is told to end; imports late, so that help is quick."""
+    """Runs a store until it is told to end: ports first, then the heavy imports."""
+    from refimpl.store.listeners import open_listeners
+
+    listeners = open_listeners(settings.rails)
     from refimpl.store.process import run as run_process
 
-    return run_process(settings)
+    return run_process(settings, listeners)

@@ -27,7 +27,8 @@ from refimpl.store.registration import Registration, new_segment_id
 from refimpl.store.server import DataServer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    import socket
+    from collections.abc import Iterator, Mapping
     from types import TracebackType
 
     from prometheus_client.metrics_core import Metric
@@ -42,18 +43,19 @@ _LAST_READS_S: Final = 5.0
 _RENEW_S: Final = 1.0
 
 
-def run(settings: StoreSettings) -> int:
+def run(settings: StoreSettings, listeners: Mapping[str, socket.socket]) -> int:
     """Runs a store until SIGTERM or Ctrl-C, and drains.
 
     Args:
         settings: at factor 1, as the operator wrote them.
+        listeners: by rail name.
 
     Raises:
-        UsageError: an address is taken, or the host is short of memory.
+        UsageError: the admin address is taken, or the host is short of memory.
     """
     signals = _Signals()
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
-    with Store(settings) as store:
+    with Store(settings, listeners) as store:
         store.wait_mounted()
         announce("store", settings.name, store.facts())
         while not signals.first.wait(store.settings.ping_interval_s):
@@ -80,22 +82,25 @@ class Store:
 
     Args:
         settings: at factor 1, as the operator wrote them.
+        listeners: by rail name; they belong to the store from now on.
     """
 
-    def __init__(self, settings: StoreSettings) -> None:
+    def __init__(
+        self, settings: StoreSettings, listeners: Mapping[str, socket.socket]
+    ) -> None:
         self.settings = in_real_time(settings)
         self.failpoints = Failpoints.from_env()
-        require_memory(settings.size)
         segment = new_segment_id()
         with ExitStack() as stack:
             self.server = DataServer(
                 segment,
-                settings.rails,
+                listeners,
                 self.failpoints,
                 max_connections=settings.max_connections,
                 idle_s=self.settings.idle_s,
             )
             stack.callback(self.server.close)
+            require_memory(settings.size)
             registry = CollectorRegistry()
             registry.register(_StoreMetrics(self.server))
             self.admin = AdminServer(

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from refimpl.core.codes import Code
-from refimpl.role import parse_address, port_taken
 from refimpl.transfer.frames import (
     EXTENT,
     HEAD_BYTES,
@@ -33,15 +32,12 @@ from refimpl.transfer.frames import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
     from refimpl.failpoints import Failpoints
-    from refimpl.store.settings import RailSpec
 
-_BACKLOG: Final = 512
-"""Connections that may wait for accept: a mass reconnect (Mooncake#2793)."""
 _IOV: Final = 1024
 _SCRATCH_BYTES: Final = 256 << 10
 _ACCEPT_PAUSE_S: Final = 0.05
@@ -63,23 +59,18 @@ class RailCounters:
 class DataServer:
     """Serves one segment on all its rails, from `start` until `close`.
 
-    Ports are taken at once, before any memory is: a taken one shows without delay.
-
     Args:
         segment: its id; requests that name another are refused.
-        rails: where to listen.
+        listeners: by rail name; the server closes them.
         failpoints: `store.read`, `store.write`, `store.corrupt`.
         max_connections: at once, over all rails.
         idle_s: a connection that neither asks nor takes for so long is closed.
-
-    Raises:
-        PortTaken: somebody else listens there.
     """
 
     def __init__(
         self,
         segment: int,
-        rails: Sequence[RailSpec],
+        listeners: Mapping[str, socket.socket],
         failpoints: Failpoints,
         *,
         max_connections: int = 512,
@@ -95,15 +86,8 @@ class DataServer:
         self._sockets: set[socket.socket] = set()
         self._threads: set[threading.Thread] = set()
         self._in_flight = 0
-        self._counters = {rail.name: RailCounters() for rail in rails}
-        self._listeners: dict[str, socket.socket] = {}
-        try:
-            for rail in rails:
-                self._listeners[rail.name] = _listen(rail)
-        except BaseException:
-            for listener in self._listeners.values():
-                listener.close()
-            raise
+        self._counters = {name: RailCounters() for name in listeners}
+        self._listeners = dict(listeners)
         self._accepting: list[threading.Thread] = []
 
     @property
@@ -419,21 +403,6 @@ def _advance(views: list[memoryview], at: int, count: int) -> int:
         count -= len(view)
         at += 1
     return at
-
-
-def _listen(rail: RailSpec) -> socket.socket:
-    host, port = parse_address(rail.listen, f"rail {rail.name}")
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        # On Linux this frees ports in TIME_WAIT only, never a listener's.
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host.strip("[]"), port))
-        listener.listen(_BACKLOG)
-    except OSError as error:
-        listener.close()
-        raise port_taken(error, f"rail {rail.name}", rail.listen) from error
-    return listener
 
 
 def _configure(sock: socket.socket, idle_s: float) -> None:

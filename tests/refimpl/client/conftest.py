@@ -17,6 +17,7 @@ from refimpl.core.codes import Code
 from refimpl.core.rails import RailSettings
 from refimpl.failpoints import Failpoints
 from refimpl.proto import pool_pb2, pool_pb2_grpc
+from refimpl.store.listeners import open_listeners
 from refimpl.store.server import DataServer
 from refimpl.store.settings import RailSpec
 from refimpl.transfer.operation import TransferSettings
@@ -32,7 +33,7 @@ class FakeStore:
         self.failpoints = Failpoints()
         self.memory = bytearray(SIZE)
         specs = [RailSpec(name=f"r{i}", listen="127.0.0.1:0") for i in range(rails)]
-        self.server = DataServer(number, specs, self.failpoints)
+        self.server = DataServer(number, open_listeners(specs), self.failpoints)
         self.server.start(memoryview(self.memory))
         self.rails = dict(self.server.addresses)
         self.used = 0

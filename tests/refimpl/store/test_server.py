@@ -12,6 +12,7 @@ import pytest
 from refimpl.core.codes import Code
 from refimpl.errors import PortTaken
 from refimpl.failpoints import Failpoints
+from refimpl.store.listeners import open_listeners
 from refimpl.store.server import DataServer
 from refimpl.store.settings import RailSpec
 from refimpl.transfer import frames
@@ -76,7 +77,7 @@ def serve(memory, failpoints):
 
     def make(**settings):
         rails = [RailSpec(name="a", listen="127.0.0.1:0")]
-        server = DataServer(SEGMENT, rails, failpoints, **settings)
+        server = DataServer(SEGMENT, open_listeners(rails), failpoints, **settings)
         server.start(memoryview(memory))
         made.append(server)
         return server
@@ -295,12 +296,12 @@ def test_waiting_for_idle_ends_with_the_last_request(serve, dial, failpoints):
     thread.join()
 
 
-def test_a_taken_port_is_named(serve, failpoints):
+def test_a_taken_port_is_named_and_the_others_are_given_back(serve):
     server = serve()
     rail = RailSpec(name="b", listen=server.addresses["a"])
 
     with pytest.raises(PortTaken, match=server.addresses["a"]):
-        DataServer(1, [RailSpec(name="a", listen="127.0.0.1:0"), rail], failpoints)
+        open_listeners([RailSpec(name="a", listen="127.0.0.1:0"), rail])
 
 
 def test_closing_ends_every_thread(serve, dial):

@@ -12,6 +12,7 @@ import pytest
 
 from refimpl.core.segments import SegmentInfo
 from refimpl.failpoints import Failpoints
+from refimpl.store.listeners import open_listeners
 from refimpl.store.server import DataServer
 from refimpl.store.settings import RailSpec
 from refimpl.transfer.engine import TransferEngine
@@ -31,7 +32,7 @@ class Shop:
         rng = np.random.default_rng(segment)
         self.bytes = bytearray(rng.integers(0, 256, SIZE, np.uint8).tobytes())
         specs = [RailSpec(name=f"r{i}", listen="127.0.0.1:0") for i in range(rails)]
-        self.server = DataServer(segment, specs, self.failpoints)
+        self.server = DataServer(segment, open_listeners(specs), self.failpoints)
         self.server.start(memoryview(self.bytes))
         self.info = SegmentInfo(
             id=segment,
