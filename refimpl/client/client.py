@@ -7,6 +7,7 @@ code, and what went wrong inside is an INTERNAL_ERROR with a log line.
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 import threading
 import time
@@ -76,6 +77,7 @@ class PoolClient:
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
         self._names: dict[int, str] = {}
+        self._names_at = -math.inf
 
     def lookup(
         self, keys: Keys, *, timeout_s: float, grant_lease: bool = True
@@ -244,6 +246,7 @@ class PoolClient:
         )
         found = [segment_of(message) for message in answer.segments]
         self._names = {segment.id: segment.name for segment in found[:_KNOWN_SEGMENTS]}
+        self._names_at = self._clock()
         return found
 
     def stats(self) -> dict[str, Any]:
@@ -268,11 +271,12 @@ class PoolClient:
         """Ids of the segments of stores, which the master's answers are named by."""
         if not names:
             return set()
-        try:
-            self.segments(deadline - self._clock())
-        except RpcFailed:
-            # PutStart will meet the same master; the last list must do.
-            _LOG.debug("list of segments not to be had", exc_info=True)
+        if self._clock() - self._names_at > self._settings.names_fresh_s:
+            try:
+                self.segments(deadline - self._clock())
+            except RpcFailed:
+                # PutStart will meet the same master; the last list must do.
+                _LOG.debug("list of segments not to be had", exc_info=True)
         return {number for number, name in self._names.items() if name in names}
 
 

@@ -27,6 +27,8 @@ class ClientSettings:
     every deadline here."""
     connect_s: float = 1.0
     """Patience with one attempt to connect to the master."""
+    names_fresh_s: float = 1.0
+    """Which store a segment belongs to is asked anew after so long, for `avoid`."""
     revoke_s: float = 1.0
     """A revocation that nobody waits for may take so long."""
     transfer: TransferSettings = field(default_factory=TransferSettings)

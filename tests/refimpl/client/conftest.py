@@ -65,6 +65,7 @@ class FakeMaster(pool_pb2_grpc.MasterServicer):
         self.hang.set()
         self.delay_s = 0.0
         self.lookups = 0
+        self.lists = 0
         self.starts = []
         self.ended = []
         self.revoked = []
@@ -159,6 +160,7 @@ class FakeMaster(pool_pb2_grpc.MasterServicer):
         return pool_pb2.StatusResponse(status=np.array(status, np.int16).tobytes())
 
     def ListSegments(self, request, context):
+        self.lists += 1
         segments = [store.message() for store in self.stores.values()]
         return pool_pb2.ListSegmentsResponse(segments=segments)
 

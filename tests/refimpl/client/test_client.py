@@ -410,6 +410,16 @@ def test_an_avoided_store_is_not_written_to(pool):
     assert result.endpoints == {second.name: OK}
 
 
+def test_names_of_segments_are_not_asked_for_with_every_put(pool):
+    first, _second = pool.store(1), pool.store(2)
+    client = pool.client(names_fresh_s=1000.0)
+    for name in "abc":
+        client.put(keys_of(name), pages(1), timeout_s=5, avoid={first.name})
+
+    assert pool.master.lists == 1
+    assert all(list(start.exclude) == [first.id] for start in pool.master.starts)
+
+
 def test_a_restarted_store_is_another_one_and_the_master_is_asked_once_more(pool):
     store = pool.store(1)
     other = pool.store(2)
