@@ -15,6 +15,7 @@ from refimpl.engine.cache import CacheErrors, CacheUse, HiCacheLike, Reused
 from refimpl.engine.ledger import Ledger
 from refimpl.engine.model import output_hash, page_bytes, prefill_s, prompt_of
 from refimpl.engine.scheduler import Scheduler
+from refimpl.engine.settings import POLICIES
 from refimpl.engine.slots import DuplicateRequest, PrefillSlots, QueueFull
 from refimpl.engine.ticket import Cancelled, Ticket
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from refimpl.engine.model import Prompt
 
 NOTHING_REUSED = Reused()
-POLICIES = ("best_effort", "wait_complete", "timeout")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
