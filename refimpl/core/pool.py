@@ -290,8 +290,11 @@ class Pool:
         readers trust it until then.
         """
         table = self._objects
-        slots = table.index.find(keys).astype(np.intp)
+        slots, rows = table.locate(keys)
         status = _LOOKUP_CODES.take(table.state.take(slots))
+        segment = self._segments.ids.take(rows["segment"])
+        gone = (status == Code.OK) & ((segment[:, 0] | segment[:, 1]) == 0)
+        status[gone] = Code.OBJECT_NOT_FOUND
         leased = (status == Code.OK) & (table.lease.take(slots) > now)
         if not force:
             status[leased] = Code.OBJECT_HAS_LEASE

@@ -133,11 +133,11 @@ class Puts:
         slots, status = self._owned(keys, tokens, client, any_token)
         wrong = (table.parts.take(slots) <= part) | (part < 0)
         status[(status == Code.OK) & wrong] = Code.INVALID_PARAMS
-        under_way = (status == Code.OK) & (table.state.take(slots) == PROCESSING)
-        gone = under_way & ~self._alive(slots)
+        gone = (status == Code.OK) & ~self._alive(slots)
         status[gone] = Code.REPLICA_IS_GONE
         self._reclaim.drop_now(np.unique(slots[gone]))
-        self._end_part(slots, checksums, np.flatnonzero(under_way & ~gone), part, now)
+        under_way = (status == Code.OK) & (table.state.take(slots) == PROCESSING)
+        self._end_part(slots, checksums, np.flatnonzero(under_way), part, now)
         return status
 
     def revoke(
