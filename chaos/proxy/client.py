@@ -251,20 +251,20 @@ class ProxyClient:
         Raises:
             ResidualFault: nothing helped.
         """
-        path = f"/proxies/{quote(proxy, safe='')}/toxics/{quote(name, safe='')}"
         try:
-            self._call("delete", path, timeout_s=deadline_s)
+            # Read first: a server that hangs on the removal answers no reads either.
+            before = self.proxy(proxy)
         except ProxyRefused as error:
             if error.status == 404:
                 return "absent"
-        except ProxyUnreachable:
-            pass  # it hangs: the read below and the fallbacks find out how badly
-        try:
-            if name not in self._toxics_within(proxy, deadline_s):
-                return "removed"
-        except ProxyError:
-            pass
-        return self._remove_by_force(proxy, name, deadline_s)
+            raise ResidualFault(fault=name, target=proxy, reason=str(error)) from error
+        except ProxyUnreachable as error:
+            raise ResidualFault(fault=name, target=proxy, reason=str(error)) from error
+        if all(toxic.name != name for toxic in before.toxics):
+            return "absent"
+        if self._delete_toxic(proxy, name, deadline_s):
+            return "removed"
+        return self._remove_by_force(before, name, deadline_s)
 
     def connections(self, proxy: str) -> list[dict[str, Any]] | None:
         """Live connections and the toxics applied to each; None on Toxiproxy."""
@@ -348,42 +348,60 @@ class ProxyClient:
             if not info.enabled:
                 self.set_enabled(name, True)
 
-    def _toxics_within(self, proxy: str, deadline_s: float) -> set[str]:
+    def _delete_toxic(self, proxy: str, name: str, deadline_s: float) -> bool:
+        """Orders the toxic deleted; whether it is gone, as seen and not as said."""
         path = f"/proxies/{quote(proxy, safe='')}/toxics"
-        answer = self._call("get", path, timeout_s=deadline_s)
-        return {str(document["name"]) for document in answer}
-
-    def _remove_by_force(self, proxy: str, name: str, deadline_s: float) -> Removal:
-        """Closes the connections, then, if need be, makes the proxy again."""
         try:
-            if self._close_and_look(proxy, name, deadline_s):
-                return "closed"
-            before = self.proxy(proxy)
-            self._recreate(before, without=name)
-        except ChaosError as error:
-            raise ResidualFault(fault=name, target=proxy, reason=str(error)) from error
-        return "recreated"
-
-    def _close_and_look(self, proxy: str, name: str, deadline_s: float) -> bool:
-        path = f"/proxies/{quote(proxy, safe='')}"
-        for enabled in (False, True):
-            try:
-                self._call("post", path, {"enabled": enabled}, timeout_s=deadline_s)
-            except ProxyError:
-                return False
-        toxic = f"{path}/toxics/{quote(name, safe='')}"
-        try:
-            self._call("delete", toxic, timeout_s=deadline_s)
-        except ProxyRefused as error:
-            return error.status == 404
+            self._call("delete", f"{path}/{quote(name, safe='')}", timeout_s=deadline_s)
         except ProxyUnreachable:
             return False
-        return name not in self._toxics_within(proxy, deadline_s)
+        except ProxyRefused:
+            pass  # gone already, or refused: the list below tells which
+        try:
+            left = self._call("get", path, timeout_s=deadline_s)
+        except ProxyError:
+            return False
+        return all(toxic["name"] != name for toxic in left)
+
+    def _remove_by_force(
+        self, before: ProxyInfo, name: str, deadline_s: float
+    ) -> Removal:
+        """Closes the connections, then, if need be, makes the proxy again."""
+        if self._cut(before, deadline_s) and self._delete_toxic(
+            before.name, name, deadline_s
+        ):
+            return "closed"
+        try:
+            self._recreate(before, without=name)
+        except ChaosError as error:
+            raise ResidualFault(
+                fault=name, target=before.name, reason=str(error)
+            ) from error
+        return "recreated"
+
+    def _cut(self, before: ProxyInfo, deadline_s: float) -> bool:
+        """Disables and enables; True when the last order was answered.
+
+        A server that hangs on a toxic closes the connections and then hangs in its
+        answer; closing them is what frees it, so the second order may be answered.
+        """
+        path = f"/proxies/{quote(before.name, safe='')}"
+        answered = True
+        for enabled in (False, before.enabled):
+            try:
+                self._call("post", path, {"enabled": enabled}, timeout_s=deadline_s)
+                answered = True
+            except ProxyError:
+                answered = False
+        return answered
 
     def _recreate(self, before: ProxyInfo, *, without: str) -> None:
+        """The same proxy again, same address, without one toxic."""
         self.delete(before.name)
         kept = [toxic for toxic in before.toxics if toxic.name != without]
         self.create(before.name, before.listen, before.upstream, kept)
+        if not before.enabled:
+            self.set_enabled(before.name, False)
 
     def _call(
         self,
