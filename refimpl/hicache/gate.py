@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from refimpl.hicache.settings import HiCacheSettings
 
 _KINDS = {"exists": Kind.LOOKUP, "get": Kind.READ, "put": Kind.WRITE}
+_SLOW_MARGIN = 1.5
 _OVERDUE_GRACE_S = 0.1
 """How long after its budget a call may still come back and name the guilty."""
 
@@ -362,6 +363,8 @@ class Gate:
             self._quarantine.clear(now)
             self._router.clear()
             self._negative.clear()
+            self._breaker.transitions.clear()
+            self._quarantine.events.clear()
             self._doubt = False
             self._calls_while_open = 0
 
@@ -420,11 +423,13 @@ class Gate:
         return not good and self._failpoints.enabled("defect.breaker_never_opens")
 
     def _slow(self, tokens: int, took_s: float) -> bool:
+        """Slower than recomputing by a clear margin; measured times are noisy."""
         speed = self._settings.prefill_tokens_per_s
         if not speed or not tokens:
             return False
-        floor = min(self._settings.slow_floor_s, self._settings.prefetch.base_s / 2)
-        return took_s > max(floor, tokens / speed)
+        floor_s = _SLOW_MARGIN * self._settings.slow_floor_s
+        floor_s = min(floor_s, 0.75 * self._settings.prefetch.base_s)
+        return took_s > max(floor_s, _SLOW_MARGIN * tokens / speed)
 
     def _count_codes(
         self, call: Call, result: StorageResult, late: bool, slow: bool

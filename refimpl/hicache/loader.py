@@ -86,7 +86,6 @@ class Loader:
             op.deadline_s = 0.0
             self.end(op, reason)
             return
-        op.occupied_tokens = tokens
         self.active.add(op)
         self._lead_or_join(op)
 
@@ -99,6 +98,7 @@ class Loader:
             op.cancel.set()
         asked = op.phase in (Phase.QUERYING, Phase.LOADING)
         op.touched_fault |= asked and outcome is Outcome.TIMEOUT
+        op.touched_fault |= op.phase is Phase.JOINED and outcome is not Outcome.ABORTED
         if op.phase is Phase.LOADING and outcome is Outcome.TIMEOUT and op.missing:
             self._gate.remember_failed(op.missing[0])
         early = outcome is Outcome.TIMEOUT and self._failpoints.enabled(_RELEASED_EARLY)
@@ -138,6 +138,7 @@ class Loader:
         followers, op.followers = op.followers, []
         for follower in followers:
             follower.leader = None
+            follower.touched_fault |= op.touched_fault
             self._tiers.match(follower)
             self._lead_or_join(follower)
         self._counters.label("prefetch_outcomes", outcome.value)
@@ -155,12 +156,13 @@ class Loader:
         if self._gate.failed_before(op.missing[0])[0]:
             self._counters.add("negative_hits")
             return Outcome.MISS
-        if not self._occupancy.take(tokens):
-            return Outcome.RATE_LIMITED
         return None
 
     def _lead_or_join(self, op: Prefetch) -> None:
-        """Reads, or waits for a request that reads the same pages already."""
+        """Reads, or waits for a request that reads the same pages already.
+
+        Who waits holds no page and so no occupancy.
+        """
         if not op.missing:
             self.end(op, Outcome.COMPLETE)
             return
@@ -170,6 +172,11 @@ class Loader:
             leader.followers.append(op)
             self._counters.add("prefetch_joined")
             return
+        tokens = len(op.missing) * self._settings.page_tokens
+        if not self._occupancy.take(tokens):
+            self.end(op, Outcome.RATE_LIMITED)
+            return
+        op.occupied_tokens = tokens
         op.phase, op.led_at = Phase.QUEUED, self._clock()
         self._list(op)
         if not self.workers.submit(op):

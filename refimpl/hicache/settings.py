@@ -38,10 +38,12 @@ class HiCacheSettings:
     negative_ttl_s: float = 10.0
     negative_capacity: int = 65_536
     prefill_tokens_per_s: float = 0.0
-    """Speed of recomputing: a read slower than that is a fault; 0 switches it off."""
+    """Speed of recomputing: a read slower than that, by half as much again, is a fault;
+    0 switches it off."""
     slow_floor_s: float = 0.1
-    """No read faster than this is slow, and nobody waits longer for another request's
-    read of the same pages. The article's 95 % bound; the machine's, never scaled."""
+    """No read faster than 1.5 times this is slow, and nobody waits longer than this for
+    another request's read of the same pages. The article's 95 % bound; the machine's,
+    never scaled."""
 
     prefetch_threads: int = 8
     prefetch_queue: int = 1024

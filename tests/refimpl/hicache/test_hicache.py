@@ -408,11 +408,12 @@ def test_requests_that_arrive_together_share_one_timeout(rig, kit):
     r.store(keys)
     r.storage.fault = kit.blackhole("s0")
     ops = [r.cache.begin(f"r{i}", keys) for i in range(20)]
-    outcomes = [r.wait(op).outcome for op in ops]
+    reuses = [r.wait(op) for op in ops]
     for op in ops:
         r.cache.abort(op)
 
-    assert outcomes.count("timeout") == 1
+    assert [u.outcome for u in reuses].count("timeout") == 1
+    assert all(u.touched_fault for u in reuses)
     assert r.counter("storage_operations", "get") == 1
     r.clean()
 

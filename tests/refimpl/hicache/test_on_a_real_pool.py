@@ -1,4 +1,4 @@
-"""HiCache over real processes: a master and four stores, at a tenth of real time."""
+"""HiCache over real processes: a master and four stores, at a third of real time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from refimpl.hicache.storage.pool import PoolStorage
 
 pytestmark = pytest.mark.slow
 
-FACTOR = 0.1
+FACTOR = 0.33
 SETTINGS = HiCacheSettings(
     page_bytes=4096,
     prefill_tokens_per_s=8000.0,
@@ -115,10 +115,10 @@ def test_a_paused_store_costs_one_deadline_and_comes_back(pool, paused, kit):
     ended = time.monotonic()
 
     assert [u.outcome for u in reuses].count("timeout") == 1
-    assert max(u.wait_s - u.deadline_s for u in reuses) <= 2 * SETTINGS.prefetch.poll_s
+    assert max(u.wait_s - u.deadline_s for u in reuses) <= 5 * SETTINGS.prefetch.poll_s
     assert breaker(r) == "closed"
     assert kit.until(lambda: not blocked(r))
-    assert time.monotonic() - ended <= 3 * SETTINGS.quarantine.probe_interval_s + 0.2
+    assert time.monotonic() - ended <= 3 * SETTINGS.quarantine.probe_interval_s + 0.5
     assert r.run(prompts[7]).l3_pages == 32
     r.clean()
 
@@ -131,7 +131,7 @@ def test_an_outage_of_all_stores_opens_the_breaker_and_it_closes(pool, paused, k
         r.store(keys)
     stop(0, 1, 2, 3)
     began = time.monotonic()
-    while breaker(r) == "closed" and time.monotonic() - began < 3:
+    while breaker(r) == "closed" and time.monotonic() - began < 8:
         r.run(random.Random(0).choice(prompts), commit=False)
         r.cache._gate._negative.clear()
     opened = time.monotonic() - began
@@ -140,12 +140,12 @@ def test_an_outage_of_all_stores_opens_the_breaker_and_it_closes(pool, paused, k
     after = r.cache.state()["counters"]["storage_operations"]
     resume()
 
-    assert opened <= 5.0 * FACTOR + 0.5
+    assert opened <= 5.0 * FACTOR + 1.0
     assert reuse.outcome == "breaker_open"
     assert {k: after[k] for k in ("exists", "get", "put")} == {
         k: operations[k] for k in ("exists", "get", "put")
     }
-    assert kit.until(lambda: breaker(r) == "closed", 5)
+    assert kit.until(lambda: breaker(r) == "closed", 15)
     r.cache.flush()
     assert r.run(prompts[1]).l3_pages == 32
     r.clean()
@@ -163,11 +163,11 @@ def test_a_master_that_hangs_costs_the_base_and_then_nothing(
         reuse = r.run(keys, commit=False)
         assert reuse.outcome == "timeout"
         assert reuse.deadline_s == pytest.approx(SETTINGS.prefetch.base_s)
-        assert reuse.wait_s <= reuse.deadline_s + 2 * SETTINGS.prefetch.poll_s
-        assert kit.until(lambda: breaker(r) != "closed", 2)
+        assert reuse.wait_s <= reuse.deadline_s + 5 * SETTINGS.prefetch.poll_s
+        assert kit.until(lambda: breaker(r) != "closed", 6)
     finally:
         os.kill(pid, signal.SIGCONT)
 
-    assert kit.until(lambda: breaker(r) == "closed", 8)
+    assert kit.until(lambda: breaker(r) == "closed", 15)
     assert kit.until(lambda: r.run(keys, commit=False).l3_pages == 32)
     r.clean()
