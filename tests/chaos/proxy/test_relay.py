@@ -47,7 +47,7 @@ def test_latency_delays_live_connections_in_its_direction_only(rig, stream):
     info = rig.proxy()
     near, far = rig.connect(info)
     echo_once(rig, near, far)
-    add(rig, info, "latency", stream=stream, attributes={"latency": 80})
+    add(rig, info, "latency", stream=stream, attributes={"latency": 200})
     slow, fast = ((near, far), (far, near))
     if stream == "downstream":
         slow, fast = fast, slow
@@ -56,8 +56,8 @@ def test_latency_delays_live_connections_in_its_direction_only(rig, stream):
         source.sendall(b"x")
         rig.receive(dest, 1)
 
-    assert timed(lambda: pass_on(*slow)) >= 0.079
-    assert timed(lambda: pass_on(*fast)) < 0.05
+    assert timed(lambda: pass_on(*slow)) >= 0.199
+    assert timed(lambda: pass_on(*fast)) < 0.19
 
 
 def test_jitter_stays_within_its_bounds(rig):
@@ -83,7 +83,7 @@ def test_bandwidth_limits_the_rate(rig):
 
     took = timed(lambda: rig.receive(near, 200_000))
 
-    assert 0.15 <= took < 0.8
+    assert 0.15 <= took < 2.0
 
 
 def test_slow_close_delays_the_end(rig):
