@@ -179,12 +179,10 @@ def wait_for(
 
 
 def data_links(cluster: Cluster, *stores: str) -> list[Link]:
-    """The links over which the bytes of these stores flow; of all when none is named."""
+    """The links that carry the bytes of these stores; of all when none is named."""
     chosen = stores or cluster.stores
     return [
-        link
-        for link in cluster.links
-        if link.plane == "data" and link.owner in chosen
+        link for link in cluster.links if link.plane == "data" and link.owner in chosen
     ]
 
 

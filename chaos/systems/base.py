@@ -154,6 +154,16 @@ class KvProbe(Protocol):
         """The stores that hold each name now, without granting a lease."""
         ...
 
+    def start_write(
+        self, name: str, *, size_bytes: int = 16 << 10, timeout_s: float = 2.0
+    ) -> tuple[int, int]:
+        """Announces a write without doing it: (code, the token that its end needs)."""
+        ...
+
+    def end_write(self, name: str, token: int, *, timeout_s: float = 2.0) -> int:
+        """Declares an announced write complete, as a delayed writer would: its code."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -202,7 +212,7 @@ class Cluster(Protocol):
         ...
 
     def local_only(self, engine: str, on: bool) -> None:
-        """The operator's lever: L3 off (the local-only arm of O5), or back to normal."""
+        """The operator's lever: L3 off (the local-only arm of O5), or normal again."""
         ...
 
     def flush_local(self, engine: str) -> None:
@@ -225,12 +235,17 @@ class Cluster(Protocol):
         """Broken conservation laws in words; empty when the ledger is clean (O11)."""
         ...
 
-    def drop_pages(self, request: Request, pages: Sequence[int]) -> int:
-        """Removes single pages of a prompt from the pool; returns how many went."""
+    def drop_pages(
+        self, request: Request, pages: Sequence[int], *, component: str | None = None
+    ) -> int:
+        """Removes single pages of a prompt from the pool; returns how many went.
+
+        Where a page is several objects, `component` names the one to remove.
+        """
         ...
 
     def reset(self) -> None:
-        """Back to an empty, healthy cluster: all roles up, no object, breakers closed."""
+        """Back to an empty, healthy cluster: roles up, no object, breakers closed."""
         ...
 
     def stop(self) -> None: ...

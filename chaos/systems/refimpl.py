@@ -25,10 +25,11 @@ from chaos.errors import HarnessError, UsageError
 from chaos.safety.identity import send_signal, state_of, wait_until
 from chaos.systems.base import Answer, Limits
 from chaos.systems.layout import MASTER, PROBE, Layout
-from refimpl.client import PoolClient
+from refimpl.client import ClientSettings, PoolClient
 from refimpl.core.hashing import KEY_BYTES, object_key
 from refimpl.engine.model import BLOCK_TOKENS, expected_output, page_bytes, prompt_of
 from refimpl.engine.settings import EngineSettings, hicache_settings
+from refimpl.failpoints import Failpoints
 from refimpl.hicache.layout import layout_of
 from refimpl.master.settings import MasterSettings
 from refimpl.proto import pool_pb2, pool_pb2_grpc
@@ -53,6 +54,7 @@ _ADMIN_TIMEOUT_S = 2.0
 _CALL_TIMEOUT_S = 5.0
 _POLL_S = 0.02
 _HELPERS = 8
+_WRITER = 0x6D71  # client id of writes that are announced and ended by hand
 _RECONNECT = (
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 50),
@@ -281,14 +283,23 @@ class RefimplCluster:
             if segment.status in ("", "OK")
         }
 
-    def drop_pages(self, request: Request, pages: Sequence[int]) -> int:
+    def drop_pages(
+        self, request: Request, pages: Sequence[int], *, component: str | None = None
+    ) -> int:
         keys = self._page_keys(request)
         chosen = b"".join(keys[at * KEY_BYTES : (at + 1) * KEY_BYTES] for at in pages)
         gone = np.ones(len(pages), bool)
+        parts = [
+            part
+            for part in self._settings.components
+            if component is None or part.name == component
+        ]
+        if not parts:
+            raise UsageError(f"a page has no component {component!r}")
         with self._own_client() as client:
-            for component in self._settings.components:
+            for part in parts:
                 codes = client.remove(
-                    component.keys(chosen), timeout_s=_CALL_TIMEOUT_S, force=True
+                    part.keys(chosen), timeout_s=_CALL_TIMEOUT_S, force=True
                 )
                 gone &= np.asarray(codes) == 0
         return int(gone.sum())
@@ -296,7 +307,7 @@ class RefimplCluster:
     def kv(self, host: str = "") -> RefimplProbe:
         """A client of the harness, on a link of its own that faults can act on."""
         link = self._link(f"master.rpc@{PROBE}")
-        probe = RefimplProbe(link.listen, host)
+        probe = RefimplProbe(link.listen, host, self.spec)
         self._probes.append(probe)
         return probe
 
@@ -456,10 +467,15 @@ class RefimplProbe:
     The bytes of a value are a function of its key, so a wrong byte needs no history.
     """
 
-    def __init__(self, master: str, host: str) -> None:
+    def __init__(self, master: str, host: str, spec: ClusterSpec) -> None:
         self._master = master
         self._host = host
+        self._settings = ClientSettings().scaled(spec.time_scale)
+        self._failpoints = Failpoints()
+        for name in spec.defects:
+            self._failpoints.set(_defect(name), "on")
         self._clients: dict[str, PoolClient] = {}
+        self._channel: grpc.Channel | None = None
 
     def write(
         self,
@@ -506,15 +522,54 @@ class RefimplProbe:
     ) -> list[tuple[str, ...]]:
         return _owners(self._client(), _keys(names), timeout_s)
 
+    def start_write(
+        self, name: str, *, size_bytes: int = 16 << 10, timeout_s: float = 2.0
+    ) -> tuple[int, int]:
+        """PutStart alone: (code, token)."""
+        request = pool_pb2.PutStartRequest(
+            keys=_keys([name]),
+            sizes=np.array([size_bytes], "<u4").tobytes(),
+            client=_WRITER,
+            host_id=self._host,
+        )
+        answer = self._stub().PutStart(request, timeout=timeout_s)
+        token = np.frombuffer(answer.token, "<u8")
+        return int(np.frombuffer(answer.status, "<i2")[0]), int(token[0])
+
+    def end_write(self, name: str, token: int, *, timeout_s: float = 2.0) -> int:
+        """PutEnd alone, as a writer sends it whose call was held up."""
+        request = pool_pb2.PutEndRequest(
+            keys=_keys([name]),
+            token=np.array([token], "<u8").tobytes(),
+            checksum=np.zeros(1, "<u8").tobytes(),
+            client=_WRITER,
+        )
+        answer = self._stub().PutEnd(request, timeout=timeout_s)
+        return int(np.frombuffer(answer.status, "<i2")[0])
+
     def close(self) -> None:
         """Closes every client; safe to call twice."""
         while self._clients:
             self._clients.popitem()[1].close()
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.close()
+
+    def _stub(self) -> Any:
+        if self._channel is None:
+            options = [*GRPC_OPTIONS, *_RECONNECT]
+            self._channel = grpc.insecure_channel(self._master, options=options)
+        return pool_pb2_grpc.MasterStub(self._channel)  # type: ignore[no-untyped-call]
 
     def _client(self, host: str = "") -> PoolClient:
         host = host or self._host
         if host not in self._clients:
-            self._clients[host] = PoolClient(self._master, host_id=host)
+            self._clients[host] = PoolClient(
+                self._master,
+                host_id=host,
+                settings=self._settings,
+                failpoints=self._failpoints,
+            )
         return self._clients[host]
 
 
