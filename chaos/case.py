@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from chaos.docket import Docket, no_effect, not_recovered
+from chaos.docket import Docket
+from chaos.judge.validity import judge_evidence
 
 if TYPE_CHECKING:
     from chaos.faults.base import Receipt
@@ -47,7 +48,5 @@ class Case:
                 injector.revert_all()
             except ExceptionGroup:
                 continue  # every member is a residual receipt, judged below
-        self.docket(not_recovered(receipt) for receipt in self.residual)
-        self.docket(
-            no_effect(receipt) for receipt in self.receipts if not receipt.had_effect
-        )
+        if self.receipts:
+            self.docket(judge_evidence(self.receipts))

@@ -6,15 +6,12 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path  # noqa: TC003 - typer reads it at run time
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 
 from chaos.errors import ChaosError, UsageError
 from chaos.safety.locks import DomainBusy
-
-if TYPE_CHECKING:
-    from chaos.judge.verdict import Judgement
 
 _EXITS = """
 \b
@@ -164,29 +161,22 @@ def analyze(
     as_json: Json = False,
 ) -> None:
     """Judges a recorded run again from its history, without running anything."""
-    from chaos.history.history import HistoryError, read_history
-    from chaos.history.rejudge import rejudge
-    from chaos.judge.verdict import worst
-    from chaos.report.document import judgement_row, line
+    from chaos.history.history import HistoryError
+    from chaos.report.analyze import analyze as judged_again
+    from chaos.report.terminal import render, wants_color
 
-    run, history = results / "run.json", results / "history.jsonl"
-    if not (run.is_file() and history.is_file()):
+    if not all((results / name).is_file() for name in ("run.json", "history.jsonl")):
         problem = f"{results} is not the directory of a run"
         raise UsageError(problem, "try results/latest")
-    seed = int(json.loads(run.read_text(encoding="utf-8"))["seed"])
     try:
-        judged = rejudge(read_history(history), seed=seed)
-    except HistoryError as error:
-        raise UsageError(str(error)) from error
+        document = judged_again(results)
+    except (HistoryError, ValueError, KeyError) as error:
+        raise UsageError(f"{results} cannot be read: {error!r}") from error
     if as_json:
-        rows = [{"test": test, **judgement_row(row)} for test, row in judged]
-        _print_json(rows)
+        _print_json(document.to_json())
     else:
-        _print_lines(
-            [f"{test}: {line(row)}" for test, row in judged]
-            or ["nothing in the history can be judged again"]
-        )
-    _exit_with([row for _, row in judged], worst)
+        _print_line(render(document, color=wants_color(tty=sys.stdout.isatty())))
+    raise typer.Exit(document.exit_code)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -202,12 +192,6 @@ def main(argv: list[str] | None = None) -> int:
     except Exception as error:  # the edge of the command: 4 is ours, never 1
         return _complain(f"{type(error).__name__}: {error}", BROKE)
     return PASS
-
-
-def _exit_with(judged: list[Judgement], worst: Any) -> NoReturn:
-    from chaos.report.document import EXIT_CODES
-
-    raise typer.Exit(EXIT_CODES[worst(judged)])
 
 
 def _known(only: list[str] | None, defects: dict[str, tuple[str, ...]]) -> list[str]:

@@ -9,8 +9,6 @@ from chaos.judge.verdict import Judgement, Verdict, worst
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from chaos.faults.base import Receipt
-
 
 class Docket:
     """What the `judge` fixture gives: call it with judgements."""
@@ -46,32 +44,3 @@ class Docket:
             f" n={first.samples}"
         )
         return f"{line} ({first.reason})" if first.reason else line
-
-
-def no_effect(receipt: Receipt) -> Judgement:
-    """A fault without evidence: whatever was measured, it was not under this fault."""
-    evidence = receipt.evidence
-    return Judgement(
-        oracle="evidence",
-        claim=f"{receipt.kind}({receipt.target}) had effect",
-        verdict=Verdict.INCONCLUSIVE,
-        observed=f"{evidence.effect:g} {evidence.measure}" if evidence else "nothing",
-        threshold="> 0",
-        samples=0,
-        reason=evidence.detail if evidence else "no evidence was taken",
-        kind="counter",
-    )
-
-
-def not_recovered(receipt: Receipt) -> Judgement:
-    """A fault that could not be undone: a failure of its own, and the end of a run."""
-    return Judgement(
-        oracle="recovery",
-        claim=f"{receipt.kind}({receipt.target}) was undone",
-        verdict=Verdict.FAIL,
-        observed=receipt.residual,
-        threshold="nothing left",
-        samples=1,
-        reason="not recovered",
-        kind="counter",
-    )
