@@ -94,14 +94,14 @@ class Loader:
         if op.ended:
             return
         op.terminated = True
-        if op.cancel is not None:
+        early = self._failpoints.enabled(_RELEASED_EARLY)
+        if op.cancel is not None and not early:
             op.cancel.set()
         asked = op.phase in (Phase.QUERYING, Phase.LOADING)
         op.touched_fault |= asked and outcome is Outcome.TIMEOUT
         op.touched_fault |= op.phase is Phase.JOINED and outcome is not Outcome.ABORTED
         if op.phase is Phase.LOADING and outcome is Outcome.TIMEOUT and op.missing:
             self._gate.remember_failed(op.missing[0])
-        early = outcome is Outcome.TIMEOUT and self._failpoints.enabled(_RELEASED_EARLY)
         if early and len(op.flight):
             self._tiers.l2.pool.land(op.flight)
             op.flight_taken = True
@@ -464,6 +464,8 @@ class Loader:
         known when the deadline comes and can be used.
         """
         if self._unlimited(op) or op.policy is Policy.BEST_EFFORT:
+            return self._limits.max_s
+        if op.phase is Phase.LOADING and self._failpoints.enabled(_RELEASED_EARLY):
             return self._limits.max_s
         margin = min(self._limits.poll_s, op.deadline_s / 10)
         return op.started_at + op.deadline_s - margin - self._clock()
