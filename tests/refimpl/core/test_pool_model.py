@@ -54,6 +54,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.segments = {}
         self.deadlines = {}
         self.stale = {}
+        self.latest = {}
         self.ids = 0
         self.orphans = set()
         self.kept = []
@@ -139,9 +140,11 @@ class PoolMachine(RuleBasedStateMachine):
             assert token == (old.token if joins else 0)
         else:
             assert code in (Code.OK, Code.NO_AVAILABLE_HANDLE)
-            if number in self.objects:
-                self.stale[number] = self.objects.pop(number).token
+            self.objects.pop(number, None)
             if code == Code.OK:
+                assert token != self.latest.get(number)
+                self.stale[number] = self.latest.get(number, token - 1)
+                self.latest[number] = token
                 segments = [int(s) for s in started.segment[row] if s]
                 assert len(set(segments)) == len(segments) > 0
                 self.orphans.discard(number)
@@ -182,6 +185,18 @@ class PoolMachine(RuleBasedStateMachine):
             entry.ended.add(part)
             entry.checksum ^= number * 16 + part
         return Code.OK
+
+    @rule(
+        numbers=KEYS,
+        client=CLIENTS,
+        parts=st.sampled_from([1, 2]),
+        replicas=st.sampled_from([1, 2, 2]),
+        pin=st.sampled_from(["", "", "hard"]),
+    )
+    def put(self, numbers, client, parts, replicas, pin):
+        self.put_start(numbers, client, 1024, parts, replicas, pin, "host-1")
+        for part in reversed(range(parts)):
+            self.put_end(numbers, client, part)
 
     @rule(numbers=KEYS, client=CLIENTS, revoke=st.booleans())
     def stale_token(self, numbers, client, revoke):
