@@ -83,7 +83,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.add_argument("--quick", action="store_true", help="fewer rounds")
     options = parser.parse_args(arguments)
-    rounds, batches = (5, 20) if options.quick else (15, 32)
+    rounds, batches = (20, 8) if options.quick else (80, 8)
     with contextlib.ExitStack() as stack:
         rows = _measure(stack, rounds, batches)
     if options.json:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _FOR_THE_END: Final = 0.05
 """Share of what is left of the deadline that a transfer leaves for PutEnd."""
 _MOST_FOR_THE_END_S: Final = 0.1
+_SUMS_AT_ONCE: Final = 8
 
 
 class Put:
@@ -68,7 +69,7 @@ class Put:
         self._object_bytes = object_bytes
         self._replicas = replicas
         self._exclude = exclude
-        self._sums = self._checksums()
+        self._sums = _Sums(views, part)
         self._endpoints = Endpoints()
         self._codes = filled(len(views), Code.INTERNAL_ERROR)
 
@@ -134,17 +135,13 @@ class Put:
         except ValueError as error:
             raise RpcFailed(Code.INTERNAL_ERROR, str(error)) from error
 
-    def _checksums(self) -> NDArray[np.uint64]:
-        sums = (checksum_of(view, self._part) for view in self._views)
-        return np.fromiter(sums, np.uint64, len(self._views))
-
     def _write(self, placed: _Placed) -> NDArray[np.int16]:
         """Writes every replica; a row is good when all of its replicas are."""
         left_s = self._deadline - self._clock()
         deadline = self._deadline - min(_MOST_FOR_THE_END_S, left_s * _FOR_THE_END)
         silence_s = min(self._settings.replica_stall_s, left_s / 2)
         ops = self._ops(placed, silence_s)
-        watch = _Watch(self._endpoints, self._exclude)
+        watch = _Watch(self._endpoints, self._exclude, self._sums)
         moved = np.array(self._engine.write(ops, deadline, watch=watch), np.int16)
         written = filled(len(placed.rows), Code.OK)
         named = placed.named()
@@ -187,7 +184,7 @@ class Put:
         """Makes what was written readable; without an answer nobody knows."""
         if not len(placed.rows):
             return
-        request = self._ending(placed, self._sums[placed.rows].tobytes())
+        request = self._ending(placed, self._sums.all()[placed.rows].tobytes())
         stub = self._rpc.stub
         try:
             answer = self._rpc.call(stub.PutEnd, request, self._deadline)
@@ -263,12 +260,37 @@ class _Placed:
         return named
 
 
+class _Sums:
+    """Checksums of what is written, taken while the bytes are on their way."""
+
+    def __init__(self, views: Sequence[memoryview], part: int) -> None:
+        self._views = views
+        self._part = part
+        self._sums = np.zeros(len(views), np.uint64)
+        self._done = 0
+
+    def some(self) -> bool:
+        """A few more; False when that was all."""
+        end = min(self._done + _SUMS_AT_ONCE, len(self._views))
+        for row in range(self._done, end):
+            self._sums[row] = checksum_of(self._views[row], self._part)
+        self._done = end
+        return end < len(self._views)
+
+    def all(self) -> NDArray[np.uint64]:
+        """The whole column."""
+        while self.some():
+            pass
+        return self._sums
+
+
 class _Watch:
     """Follows a write: what fails on a segment excludes it from the second try."""
 
-    def __init__(self, endpoints: Endpoints, exclude: set[int]) -> None:
+    def __init__(self, endpoints: Endpoints, exclude: set[int], sums: _Sums) -> None:
         self._endpoints = endpoints
         self._exclude = exclude
+        self._sums = sums
 
     def landed(self, op: Op, rows: Sequence[int]) -> None:
         """Nothing lands in a write."""
@@ -276,6 +298,10 @@ class _Watch:
     def arrived(self, op: Op, rows: Sequence[int]) -> Mapping[int, int]:
         """Acknowledged rows are good."""
         return {}
+
+    def idle(self) -> bool:
+        """Takes some checksums."""
+        return self._sums.some()
 
     def failed(self, op: Op, codes: Mapping[int, int]) -> Sequence[Op]:
         """No other place is known before the master gives one."""

@@ -107,6 +107,8 @@ class Call:
         self._cancel = cancel
         self._watch = watch
         self._is_watched_read = watch is not None and direction is FrameOp.READ
+        self._has_work = watch is not None
+        """The watch has something to do while bytes are on their way."""
         self._works: list[_Work] = []
         self._owner: dict[Lane, _Work] = {}
         self._unfinished = 0
@@ -135,7 +137,9 @@ class Call:
         if now >= self._deadline or (self._cancel and self._cancel.is_set()):
             return False
         wait = min(self._deadline, self._check_at) - now
-        events = self._epoll.poll(max(0.0, wait))
+        events = self._epoll.poll(0.0 if self._has_work else max(0.0, wait))
+        if self._has_work and not events:
+            self._has_work = self._watch is not None and self._watch.idle()
         now = self._clock()
         for fd, mask in events:
             lane = self._lanes.get(fd)

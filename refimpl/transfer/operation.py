@@ -70,6 +70,13 @@ class Watch(Protocol):
         """Rows whose bytes are complete; answers the bad ones and their code."""
         ...
 
+    def idle(self) -> bool:
+        """Nothing to move right now: does a little (some 20 us) of other work.
+
+        Answers False when there is none left; then it is not asked again.
+        """
+        ...
+
     def failed(self, op: Op, codes: Mapping[int, int]) -> Sequence[Op]:
         """Rows that an op could not move; answers further ops that shall try them."""
         ...

@@ -26,6 +26,7 @@ class Watch:
         self.arrivals = []
         self.failures = []
         self.refuse = {}
+        self.idles = 0
         self.offers = list(offers)
 
     def landed(self, op, rows):
@@ -34,6 +35,10 @@ class Watch:
     def arrived(self, op, rows):
         self.arrivals += rows
         return {r: self.refuse[r] for r in rows if r in self.refuse}
+
+    def idle(self):
+        self.idles += 1
+        return self.idles < 3
 
     def failed(self, op, codes):
         self.failures.append((op.segment.name, dict(codes)))
@@ -418,6 +423,17 @@ def test_rows_without_an_alternative_keep_the_code_of_the_watch(shop, engine, so
     codes = engine().read([store.op([0, 10], 10)], soon(2), watch=watch)
 
     assert codes == [Code.CHECKSUM_MISMATCH, OK]
+
+
+def test_the_watch_is_called_for_other_work_while_bytes_are_under_way(
+    shop, engine, soon
+):
+    store = shop()
+    store.failpoints.set("store.read", "sleep(50)")
+    watch = Watch()
+
+    assert engine().read([store.op([0], 10)], soon(2), watch=watch) == [OK]
+    assert watch.idles == 3
 
 
 def test_a_restarted_store_is_not_held_back_by_the_pause_of_the_old(
