@@ -6,9 +6,11 @@ cluster is kept until a test asks for another shape.
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import TYPE_CHECKING
 
+from chaos.errors import NeedsNewCluster
 from chaos.proxy.process import ProxyProcess, choose_proxy
 from chaos.safety.identity import start_ticks_of
 from chaos.safety.ledger import Ledger
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from chaos.systems.base import Cluster, ClusterSpec
+
+_LOG = logging.getLogger(__name__)
 
 
 class Clusters:
@@ -78,9 +82,12 @@ class Clusters:
         return self._client
 
     def get(self, spec: ClusterSpec) -> Cluster:
-        """The running cluster of this shape, empty and healthy."""
-        if self._cluster is not None and spec == self._spec:
-            self._cluster.reset()
+        """The running cluster of this shape, empty and healthy.
+
+        One that cannot be reset (a dead writer may hold places until the release time)
+        is replaced.
+        """
+        if self._cluster is not None and spec == self._spec and self._reset():
             return self._cluster
         self.stop_cluster()
         self._target = self._new_target()
@@ -113,6 +120,16 @@ class Clusters:
             if self._ledger is not None:
                 self._ledger.close()
                 self._ledger = None
+
+    def _reset(self) -> bool:
+        """False when the running cluster did not get back to its beginning."""
+        assert self._cluster is not None
+        try:
+            self._cluster.reset()
+        except NeedsNewCluster as error:
+            _LOG.warning("a new cluster is started: %s", error)
+            return False
+        return True
 
     def _new_target(self) -> LocalTarget:
         if self._block is None:

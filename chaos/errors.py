@@ -5,6 +5,7 @@
     ├── FaultNotInjected            a fault is not there: nothing is proved exit 3
     ├── HarnessError                the harness broke                       exit 4
     │   ├── ProcessFailed           one of our own processes did not start or died
+    │   ├── NeedsNewCluster         a cluster cannot be emptied for the next test
     │   └── ProxyError              the control plane of a fault proxy failed
     │       ├── ProxyUnreachable    no answer within its deadline
     │       └── ProxyRefused        an answer, but not the one asked for
@@ -71,6 +72,12 @@ class ProcessFailed(HarnessError):
         self.process = process
         self.reason = reason
         self.detail = detail
+
+
+class NeedsNewCluster(HarnessError):
+    """A cluster cannot be emptied in time: a writer that died holds its places until
+    the release time. Nothing is broken, but the next test needs a cluster of its own.
+    """
 
 
 class ProxyError(HarnessError):

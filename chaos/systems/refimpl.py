@@ -21,7 +21,7 @@ import grpc
 import numpy as np
 
 import refimpl
-from chaos.errors import HarnessError, UsageError
+from chaos.errors import HarnessError, NeedsNewCluster, UsageError
 from chaos.safety.identity import send_signal, state_of, wait_until
 from chaos.systems.base import Answer, Limits
 from chaos.systems.layout import MASTER, PROBE, Layout
@@ -357,7 +357,7 @@ class RefimplCluster:
 
         if not wait_until(empty, timeout_s=_EMPTY_TIMEOUT_S, poll_s=_POLL_S):
             message = f"bytes stay allocated: {self.owned_bytes()}"
-            raise HarnessError(message)
+            raise NeedsNewCluster(message)
 
     def _revive_roles(self) -> None:
         """Continues what is stopped and starts what has ended, all at once."""
