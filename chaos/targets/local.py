@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from chaos.errors import ProcessFailed
-from chaos.safety.identity import send_signal, start_ticks_of, wait_until
+from chaos.safety.identity import is_alive, send_signal, start_ticks_of, wait_until
 from chaos.systems.base import Process
 
 if TYPE_CHECKING:
@@ -73,6 +73,8 @@ class LocalTarget:
         if self.process(role) is not None:
             message = "is already running"
             raise ProcessFailed(process=role, reason=message)
+        if role in self._roles:  # its ports are free when the last thread has ended
+            self._roles[role].popen.wait(_KILL_DEADLINE_S)
         started = self._starter.submit(self._start, role, list(argv), dict(env or {}))
         process = started.result()
         self._ledger.process(role, process.pid, process.start_ticks)
@@ -101,10 +103,12 @@ class LocalTarget:
         raise ProcessFailed(process=role, reason=reason, detail=detail)
 
     def process(self, role: str) -> Process | None:
+        """The live process; one that dies is gone even before all its threads are."""
         started = self._roles.get(role)
         if started is None or started.popen.poll() is not None:
             return None
-        return started.process
+        process = started.process
+        return process if is_alive(process.pid, process.start_ticks) else None
 
     def stop(self, role: str, *, timeout_s: float) -> int:
         """SIGTERM, and SIGKILL to the whole group when the time is up."""
