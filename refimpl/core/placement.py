@@ -339,6 +339,7 @@ class _Run:
         """Locality is asked for, not attracted by emptiness: no slow start."""
         return (
             self._placement.is_local_first
+            and self._batch.host_id != ""
             and segment.info.host_id == self._batch.host_id
         )
 

@@ -302,7 +302,10 @@ class Pool:
         return status
 
     def remove_all(self, now: float) -> int:
-        """Removes every complete object without a lease; returns how many."""
+        """Removes every complete object without a lease; returns how many.
+
+        An operator's call: it walks the whole table at once.
+        """
         table, removed = self._objects, 0
         for at in range(0, table.high_water, 16_384):
             part = slice(at, min(at + 16_384, table.high_water))
@@ -374,7 +377,7 @@ class Pool:
 
     def _remove_segment(self, segment: Segment) -> None:
         self._segments.remove(segment)
-        if all(s.client != segment.client for s in self._segments.live()):
+        if not self._segments.owned_by(segment.client):
             self._clients.forget(segment.client)
         self._counts["master_segments_unmounted_total"] += 1
 

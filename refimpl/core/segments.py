@@ -7,7 +7,7 @@ The row is given to another segment only after a sweep has cleared every mention
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field, replace
 from enum import Enum, unique
 from typing import TYPE_CHECKING
@@ -122,6 +122,7 @@ class SegmentTable:
         """Rows of removed segments that objects may still mention."""
         self._by_id: dict[int, Segment] = {}
         self._by_name: dict[str, Segment] = {}
+        self._owned: Counter[int] = Counter()
         self._unused = list(range(rows_max, 0, -1))
         self._open: list[Segment] | None = None
         # A dict keeps the order of arrival, so that the oldest host is forgotten.
@@ -153,6 +154,10 @@ class SegmentTable:
     def named(self, name: str) -> Segment | None:
         return self._by_name.get(name)
 
+    def owned_by(self, client: int) -> int:
+        """How many live segments this client contributes."""
+        return self._owned[client]
+
     def saw_host(self, host_id: str) -> bool:
         """Whether a segment of this host was ever mounted here."""
         return host_id in self._hosts_seen
@@ -168,6 +173,7 @@ class SegmentTable:
         self.ids[row] = info.id
         self._by_id[info.id] = segment
         self._by_name[info.name] = segment
+        self._owned[client] += 1
         self._remember(info.host_id)
         self._changed()
         return segment
@@ -186,6 +192,9 @@ class SegmentTable:
         self.dying.add(segment.row)
         del self._by_id[segment.info.id]
         del self._by_name[segment.info.name]
+        self._owned[segment.client] -= 1
+        if not self._owned[segment.client]:
+            del self._owned[segment.client]
         self._changed()
 
     def due(self, now: float) -> list[Segment]:

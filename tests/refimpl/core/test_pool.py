@@ -334,6 +334,23 @@ def test_ranks_join_one_put_and_it_completes_when_all_parts_ended(cluster):
     assert (located.checksum[0], located.parts[0]) == (5 ^ 6, 2)
 
 
+def test_rows_of_one_key_in_one_start_join_when_they_are_parts(cluster):
+    started = cluster.start(keys_of(1, 2, 1), parts=2)
+
+    assert codes(started.status) == [Code.OK] * 3
+    assert started.token[0] == started.token[2] != started.token[1]
+    assert started.offset[0, 0] == started.offset[2, 0]
+
+
+def test_a_late_rank_takes_a_put_over_after_the_discard_time(cluster):
+    first = cluster.start(keys_of(1), parts=2)
+    late = cluster.start(keys_of(1), now=30.1, client=8, parts=2)
+
+    assert codes(late.status) == [Code.OK]
+    assert late.token != first.token
+    assert cluster.end(keys_of(1), first.token, 31.0) == [Code.INVALID_WRITE]
+
+
 def test_ending_one_part_twice_counts_once(cluster):
     token = cluster.start(keys_of(1), parts=2).token
 
@@ -645,6 +662,15 @@ def test_a_stalled_master_loses_no_key():
     assert cluster.pool.expire(13.0) == []
     assert set(cluster.status(many(90), 13.0)) == {Code.OK}
     assert cluster.counter("master_client_expiry_deferred_total") == 1
+
+
+def test_a_client_with_a_segment_left_is_still_waited_for(cluster):
+    cluster.mount(3, client=STORES + 1)
+    cluster.pool.unmount(3, STORES + 1, 1.0)
+
+    assert cluster.pool.heartbeat(STORES + 1, 2.0)
+    cluster.pool.unmount(1, STORES + 1, 3.0)
+    assert not cluster.pool.heartbeat(STORES + 1, 4.0)
 
 
 def test_a_store_that_left_in_order_is_not_counted_as_expired(cluster):

@@ -373,7 +373,7 @@ def keys_of(numbers):
 
 TestPoolAgainstModel = PoolMachine.TestCase
 TestPoolAgainstModel.settings = settings(
-    max_examples=120,
+    max_examples=80,
     stateful_step_count=30,
     deadline=None,
     derandomize=True,
