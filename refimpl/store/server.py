@@ -303,10 +303,12 @@ class DataServer:
         if not len(offsets):
             return []
         ends = offsets + lengths
-        first = np.flatnonzero(np.r_[True, offsets[1:] != ends[:-1]])
-        last = np.r_[first[1:] - 1, len(offsets) - 1]
+        gaps = np.flatnonzero(offsets[1:] != ends[:-1])
+        starts, stops = offsets.tolist(), ends.tolist()
         view = self._view
-        starts, stops = offsets[first].tolist(), ends[last].tolist()
+        if len(gaps) + 1 < len(starts):
+            firsts, lasts = [0, *(gaps + 1).tolist()], [*gaps.tolist(), -1]
+            starts, stops = [starts[i] for i in firsts], [stops[i] for i in lasts]
         return [view[a:b] for a, b in zip(starts, stops, strict=True)]
 
     def _reply(

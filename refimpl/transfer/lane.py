@@ -256,7 +256,8 @@ class Lane:
         else:
             got = self.sock.recvmsg_into(views[at : at + _IOV])[0]
         self._counted(got)
-        self._at = _advance(views, at, got)
+        whole = got == self._left
+        self._at = len(views) if whole else _advance(views, at, got)
         if self._landed is not None and self._at > at:
             self._landed(self, self._landing[at : self._at])
         if self._at < len(views):
