@@ -11,6 +11,8 @@ from refimpl.core.prefetch import PrefetchSettings
 from refimpl.core.quarantine import QuarantineSettings
 from refimpl.core.scaling import scale
 
+_OF_THE_MACHINE = ("slow_floor_s", "probe_floor_s", "prefill_tokens_per_s")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HiCacheSettings:
@@ -45,6 +47,10 @@ class HiCacheSettings:
     another request's read of the same pages. The article's 95 % bound; the machine's,
     never scaled."""
 
+    probe_floor_s: float = 0.25
+    """No probe of the breaker gets less: a probe that a busy machine lost would reopen
+    it for twice as long. Never scaled."""
+
     prefetch_threads: int = 8
     prefetch_queue: int = 1024
     probe_threads: int = 4
@@ -61,15 +67,15 @@ class HiCacheSettings:
     def scaled(self, factor: float) -> Self:
         """Every duration times `factor`, the rate of recomputing divided by it.
 
-        A probe keeps at least `slow_floor_s`: no machine answers faster for sure.
+        Probes keep a least patience: no machine answers faster for sure.
         """
         breaker, quarantine = self.breaker, self.quarantine
         least_s = (
-            min(self.slow_floor_s, breaker.probe_deadline_s),
+            min(self.probe_floor_s, breaker.probe_deadline_s),
             min(self.slow_floor_s, quarantine.probe_deadline_s),
         )
         breaker, quarantine = breaker.scaled(factor), quarantine.scaled(factor)
-        own = scale(self, factor, fixed=("slow_floor_s", "prefill_tokens_per_s"))
+        own = scale(self, factor, fixed=_OF_THE_MACHINE)
         return dataclasses.replace(
             own,
             prefill_tokens_per_s=self.prefill_tokens_per_s / factor,

@@ -21,7 +21,7 @@ def test_what_belongs_to_the_machine_does_not_scale():
 
     assert s.prefetch.poll_s == 0.02
     assert s.slow_floor_s == 0.1
-    assert s.breaker.probe_deadline_s == 0.1
+    assert s.probe_floor_s == s.breaker.probe_deadline_s == 0.25
     assert s.quarantine.probe_deadline_s == 0.1
 
 
