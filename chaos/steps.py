@@ -8,8 +8,11 @@ checkers judge one request and a thousand.
 from __future__ import annotations
 
 import hashlib
+import math
+import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -27,8 +30,9 @@ from chaos.safety.identity import wait_until
 from chaos.systems.base import Request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from chaos.faults.injector import Injection
     from chaos.systems.base import Cluster, Link
 
 ASK_TIMEOUT_S = 60.0
@@ -71,6 +75,17 @@ def extended(cluster: Cluster, base: Request, name: str, tokens: int) -> Request
     )
 
 
+def suffix(cluster: Cluster, request: Request, cut_tokens: int) -> Request:
+    """A prompt that equals the end of another: it must share nothing with it."""
+    blocks = cut_tokens // cluster.limits.block_tokens
+    return replace(
+        request,
+        request_id=f"{request.request_id}/from-{cut_tokens}",
+        input_length=request.input_length - blocks * cluster.limits.block_tokens,
+        hash_ids=request.hash_ids[blocks:],
+    )
+
+
 def again(request: Request, name: str, *, policy: str = "") -> Request:
     """The same prompt under another request id."""
     return replace(request, request_id=f"{request.request_id}/{name}", policy=policy)
@@ -103,10 +118,10 @@ def ask(
 
 
 def ask_together(
-    cluster: Cluster, pairs: Sequence[tuple[str, Request]]
+    cluster: Cluster, pairs: Sequence[tuple[str, Request]], *, at_once: int = 64
 ) -> list[Sample]:
-    """Sends several requests at once, each to its engine."""
-    with ThreadPoolExecutor(max(1, len(pairs)), thread_name_prefix="ask") as pool:
+    """Sends several requests, each to its engine, `at_once` of them at one time."""
+    with ThreadPoolExecutor(at_once, thread_name_prefix="ask") as pool:
         return list(pool.map(lambda pair: ask(cluster, *pair), pairs))
 
 
@@ -176,6 +191,109 @@ def wait_for(
     if not wait_until(state, timeout_s=timeout_s, poll_s=_POLL_S):
         message = f"waited {timeout_s:g} s for {what}"
         raise HarnessError(message)
+
+
+def wait_idle(cluster: Cluster, engine: str) -> None:
+    """Waits until an engine has no request, prefetch or write-back under way."""
+
+    def idle() -> bool:
+        cache = cluster.engine_state(engine)["hicache"]
+        busy = cache["requests"] + cache["prefetches"] + cache["writeback"]["pending"]
+        flying = sum(tier["in_flight"] for tier in cache["pages"].values())
+        return not busy and not flying
+
+    wait_for(idle, f"{engine} to be idle")
+
+
+def engine_counter(cluster: Cluster, engine: str, name: str, label: str = "") -> int:
+    """One counter of an engine's cache, 0 while it has never counted."""
+    found = cluster.engine_state(engine)["hicache"]["counters"].get(name, 0)
+    return int(found.get(label, 0)) if isinstance(found, dict) else int(found)
+
+
+def ask_when_kept(cluster: Cluster, engine: str, request: Request) -> Sample:
+    """Waits until the pool holds a prompt again and asks for it with empty tiers."""
+    wait_kept(cluster, [request])
+    wait_idle(cluster, engine)
+    cluster.flush_local(engine)
+    return ask(cluster, engine, again(request, "healed"))
+
+
+def seconds_until_reused(
+    cluster: Cluster, engine: str, request: Request, tokens: int, limit_s: float
+) -> float:
+    """How long it takes until a prompt is found in the pool again; inf: never.
+
+    The tiers are emptied before every try, so that only the pool can help.
+    """
+    begin = time.monotonic()
+    tries = 0
+    while (took_s := time.monotonic() - begin) <= limit_s:
+        cluster.flush_local(engine)
+        if reused(ask(cluster, engine, again(request, f"back-{tries}"))) >= tokens:
+            return took_s
+        tries += 1
+    return math.inf
+
+
+def ask_and_abort(
+    cluster: Cluster,
+    engine: str,
+    requests: Sequence[Request],
+    delays_s: Sequence[float],
+    *,
+    workers: int = 16,
+) -> int:
+    """Asks in turn and aborts each after its delay; answers how many were cut off.
+
+    The tiers are emptied before each, so that it has to ask the pool.
+    """
+
+    def one(index: int) -> bool:
+        name = f"abort-{index}"
+        request = again(requests[index % len(requests)], name)
+        answers: list[Sample] = []
+        cluster.flush_local(engine)
+        thread = threading.Thread(
+            target=lambda: answers.append(ask(cluster, engine, request)), daemon=True
+        )
+        thread.start()
+        thread.join(delays_s[index])
+        cluster.abort(engine, request.request_id)
+        thread.join(ASK_TIMEOUT_S)
+        return bool(answers and answers[0].answer and not answers[0].answer.ok)
+
+    with ThreadPoolExecutor(workers, thread_name_prefix="abort") as pool:
+        return sum(pool.map(one, range(len(delays_s))))
+
+
+def ask_while(
+    cluster: Cluster, engine: str, request: Request, fault: Injection, held_s: float
+) -> tuple[Sample, bool]:
+    """Asks under a fault that is lifted after `held_s`.
+
+    Returns the sample, and whether its answer came before the fault was lifted.
+    """
+    with ThreadPoolExecutor(1, thread_name_prefix="ask") as pool, fault:
+        future = pool.submit(ask, cluster, engine, request)
+        done, _ = wait([future], held_s)
+        fault.stop()
+        return future.result(ASK_TIMEOUT_S), bool(done)
+
+
+@contextmanager
+def asking(
+    cluster: Cluster, engine: str, requests: Sequence[Request]
+) -> Iterator[None]:
+    """Has requests under way for the length of a block; they are aborted after it."""
+    with ThreadPoolExecutor(len(requests), thread_name_prefix="asking") as pool:
+        futures = [pool.submit(ask, cluster, engine, each) for each in requests]
+        try:
+            yield
+        finally:
+            for each in requests:
+                cluster.abort(engine, each.request_id)
+            wait(futures, ASK_TIMEOUT_S)
 
 
 def data_links(cluster: Cluster, *stores: str) -> list[Link]:

@@ -126,13 +126,21 @@ class Stage:
 
 
 class LatencyStage(Stage):
-    """Delays every chunk by latency +/- jitter milliseconds, in order."""
+    """Delays every chunk by latency +/- jitter milliseconds, in order.
+
+    A chunk counts as hit when it comes in: its receiver may give up before it leaves.
+    """
 
     capacity = LATENCY_HELD_BYTES
 
     def __init__(self, toxic: Toxic, rng: random.Random, now: float) -> None:
         super().__init__(toxic, rng, now)
         self._delay_s: float | None = None
+
+    def put(self, data: Data, stamp: float) -> None:
+        super().put(data, stamp)
+        if any(self.toxic.attributes.values()):
+            self._hit(len(data))
 
     def due(self) -> float | None:
         if not self.inbox:
@@ -150,7 +158,6 @@ class LatencyStage(Stage):
                 break
             data, _ = self._pop()
             self._delay_s = None
-            self._hit(len(data))
             sink.put(data, due)
             moved = True
         return moved
