@@ -150,12 +150,12 @@ class Get:
         )
         silence_s = min(self._settings.replica_stall_s, (self._deadline - now) / 2)
         ops, codes = self._plan.first(rows, silence_s)
-        for op in ops:
-            self._ask(op)
         code = self._failpoints.hit("client.before_transfer")
         if code is not None and code < 0:
             self._codes[rows] = code
             return
+        for op in ops:
+            self._ask(op)
         moved = self._engine.read(ops, self._deadline, self._cancel, watch=self)
         for row in rows.tolist():
             self._codes[row] = codes[row] if row in codes else moved[row]

@@ -609,7 +609,36 @@ def test_a_failpoint_before_the_transfer_is_the_code_of_the_keys(pool):
     result, _ = read(client, keys, data)
 
     assert result.codes.tolist() == [-800, -800]
+    assert result.asked == ()
     assert store.requests == before
+
+
+def test_a_client_frozen_before_the_transfer_never_reads_what_came_after(pool):
+    """Mooncake#1336: the place was given to another object meanwhile."""
+    store = pool.store(1)
+    client = pool.client()
+    keys, data = filled_pool(pool, client, 1)
+    pool.failpoints.set("client.before_transfer", "pause")
+    results = []
+    thread = threading.Thread(target=lambda: results.append(read(client, keys, data)))
+    thread.start()
+    _until(lambda: pool.failpoints.snapshot()["client.before_transfer"]["hits"])
+    store.server.renew(9, 1.0)
+    store.memory[:4096] = bytes(4096)
+    pool.failpoints.clear()
+    thread.join()
+
+    ((result, _out),) = results
+    assert result.codes.tolist() == [Code.REPLICA_IS_GONE]
+
+
+def test_a_place_that_was_overwritten_fails_the_checksum(pool):
+    store = pool.store(1)
+    client = pool.client()
+    keys, data = filled_pool(pool, client, 1)
+    store.memory[:4096] = bytes(4096)
+
+    assert read(client, keys, data)[0].codes.tolist() == [Code.CHECKSUM_MISMATCH]
 
 
 def test_whatever_breaks_inside_is_a_code(pool, monkeypatch, caplog):
@@ -651,3 +680,10 @@ def test_counters_say_what_happened(pool):
     assert counts["get_keys_ok"] == 2
     assert counts["get_keys_object_not_found"] == 1
     assert client.stats()["transfer"]["rails"]["store-1@r0"]["in"] > 2 * 4096
+
+
+def _until(condition, seconds=3.0):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.005)

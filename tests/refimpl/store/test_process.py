@@ -130,7 +130,7 @@ def test_a_store_serves_what_it_was_given_and_says_what_it_does(pool):
     assert state["rails"]["b"]["bytes_out"] > 4 * 65536
     assert state["connections"] == 2
     assert state["threads"] < 20
-    assert state["heartbeat"]["said"] == "known"
+    until(lambda: store.state()["heartbeat"]["said"] == "known")
     assert set(store.facts["rails"]) == {"a", "b"}
 
 
