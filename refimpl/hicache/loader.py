@@ -161,7 +161,8 @@ class Loader:
     def _lead_or_join(self, op: Prefetch) -> None:
         """Reads, or waits for a request that reads the same pages already.
 
-        Who waits holds no page and so no occupancy.
+        Who waits or asks holds no page and so no occupancy: a storm of misses must not
+        keep hits out.
         """
         if not op.missing:
             self.end(op, Outcome.COMPLETE)
@@ -172,11 +173,9 @@ class Loader:
             leader.followers.append(op)
             self._counters.add("prefetch_joined")
             return
-        tokens = len(op.missing) * self._settings.page_tokens
-        if not self._occupancy.take(tokens):
+        if self._occupancy.tokens >= self._occupancy.limit_tokens:
             self.end(op, Outcome.RATE_LIMITED)
             return
-        op.occupied_tokens = tokens
         op.phase, op.led_at = Phase.QUEUED, self._clock()
         self._list(op)
         if not self.workers.submit(op):
@@ -225,6 +224,10 @@ class Loader:
         with self._tiers.lock:
             if op.called_off():
                 return Outcome.ABORTED
+            tokens = op.hit_pages * self._settings.page_tokens
+            if not self._occupancy.take(tokens):
+                return Outcome.RATE_LIMITED
+            op.occupied_tokens = tokens
             short = self._allocate(op)
             if not len(op.flight):
                 return Outcome.UNFULFILLED

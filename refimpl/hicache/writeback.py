@@ -3,6 +3,10 @@
 A hole makes every later page of its prefix unreachable (sglang#39444): a batch that
 fails is tried again a few times, then the chain stops, what is lost is counted, and the
 next touch of the prefix begins again at the hole.
+
+"It exists already" is no proof that a page can be read: an earlier try of our own may
+hang half-way, or its store may have died unnoticed. Such pages are looked for once;
+what is not there is left for the next touch.
 """
 
 from __future__ import annotations
@@ -152,14 +156,20 @@ class WriteBack:
             if self._stop.is_set():
                 return
             last = min(len(task.pages), first + step)
-            written, open_ = self._write_batch(task, first, last)
-            self._mark(task, first, first + written)
+            exist = np.zeros(last - first, np.bool_)
+            written, open_ = self._write_batch(task, first, last, exist)
+            self._mark(task, first, exist[:written])
             if written < last - first:
                 self._give_up(len(task.pages) - first - written, open_)
                 return
 
-    def _write_batch(self, task: Task, first: int, last: int) -> tuple[int, bool]:
-        """Leading pages written; True when the breaker ended it."""
+    def _write_batch(
+        self, task: Task, first: int, last: int, exist: NDArray[np.bool_]
+    ) -> tuple[int, bool]:
+        """Leading pages written; True when the breaker ended it.
+
+        Sets a flag in `exist` for every page that is said to exist already.
+        """
         parts = [(c, r) for c in self._layout.components for r in range(self._ranks)]
         done = np.zeros((len(parts), last - first), np.bool_)
         for attempt in range(self._settings.put_attempts):
@@ -172,6 +182,7 @@ class WriteBack:
                 codes = self._put(task, first, done[row], component, rank)
                 if codes is None:
                     return common_prefix(list(done)), True
+                exist[~done[row]] |= codes == Code.OBJECT_ALREADY_EXISTS
                 done[row][~done[row]] = _written(codes)
             if done.all() or self._stop.is_set():
                 break
@@ -213,14 +224,35 @@ class WriteBack:
         self._gate.settle(call, result)
         return result.codes
 
-    def _mark(self, task: Task, first: int, last: int) -> None:
+    def _mark(self, task: Task, first: int, exist: NDArray[np.bool_]) -> None:
         """Pages that the pool has from now on, as far as L2 still holds them."""
-        keys = b"".join(task.keys[first:last])
-        self._gate.forget_failed(keys)
+        stored = ~exist
+        keys = task.keys[first : first + len(exist)]
+        self._gate.forget_failed(_packed(keys, stored))
+        if exist.any():
+            stored[exist] = self._readable(_packed(keys, exist))
         with self._tiers.lock:
-            pages = task.pages[first:last]
+            pages = task.pages[first : first + len(exist)][stored]
             self._tiers.l2.stored[pages] = True
         self._counters.add("backup_tokens", len(pages) * self._settings.page_tokens)
+
+    def _readable(self, keys: bytes) -> NDArray[np.bool_]:
+        """Pages that the pool really has, and that did not fail lately."""
+        readable = ~self._gate.failed_before(keys)
+        budget = self._settings.put_timeout_s
+        for component in self._layout.components:
+            call = self._gate.start("exists", budget)
+            if call is None:
+                return np.zeros(len(readable), np.bool_)
+            asked = component.keys(keys)
+
+            def ask(asked: bytes = asked) -> object:
+                return self._storage.exists(asked, timeout_s=budget)
+
+            result = self._gate.guarded(len(readable), ask, bare=True)
+            self._gate.settle(call, result)
+            readable &= result.codes == Code.OK
+        return readable
 
     def _give_up(self, pages: int, breaker_open: bool) -> None:
         if breaker_open:
@@ -233,6 +265,10 @@ class WriteBack:
     @property
     def _ranks(self) -> int:
         return self._layout.ranks
+
+
+def _packed(keys: Sequence[bytes], chosen: NDArray[np.bool_]) -> bytes:
+    return b"".join(keys[row] for row in np.flatnonzero(chosen).tolist())
 
 
 def _written(codes: NDArray[np.int16]) -> NDArray[np.bool_]:

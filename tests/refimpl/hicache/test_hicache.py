@@ -325,15 +325,36 @@ def test_hits_without_room_are_unfulfilled_not_missed(rig, kit):
     r.clean()
 
 
-def test_prefetch_is_rate_limited_by_the_tokens_in_progress(rig, kit):
+def test_reads_are_rate_limited_by_the_tokens_in_progress(rig, kit):
     r = rig(l2_pages=64, prefetch={"capacity_ratio": 0.5})
-    r.storage.fault = lambda *_: time.sleep(0.05)
-    ops = [r.cache.begin("r", kit.chain(20, f"p{i}")) for i in range(4)]
+    prompts = [kit.chain(20, f"p{i}") for i in range(4)]
+    for keys in prompts:
+        r.store(keys)
+    r.failpoints.set("hicache.before_get", "sleep(100)")
+    ops = []
+    for i, keys in enumerate(prompts):
+        ops.append(r.cache.begin("r", keys))
+        if i < 2:
+            assert kit.until(
+                lambda n=i: r.counter("storage_operations", "get") == n + 1
+            )
     outcomes = [r.wait(op).outcome for op in ops]
     for op in ops:
         r.cache.abort(op)
 
-    assert outcomes.count("rate_limited") == 2
+    assert outcomes == ["complete", "complete", "rate_limited", "rate_limited"]
+    r.clean()
+
+
+def test_a_storm_of_misses_is_not_rate_limited(rig, kit):
+    r = rig(l2_pages=64, prefetch={"capacity_ratio": 0.5})
+    r.storage.fault = lambda *_: time.sleep(0.01)
+    ops = [r.cache.begin("r", kit.chain(40, f"p{i}")) for i in range(20)]
+    outcomes = {r.wait(op).outcome for op in ops}
+    for op in ops:
+        r.cache.abort(op)
+
+    assert outcomes == {"miss"}
     r.clean()
 
 

@@ -201,3 +201,43 @@ def test_a_rank_that_failed_writes_its_part_again_and_only_that(rig, kit, ranks)
 
     assert puts(r) == [6] * ranks
     assert all(len(parts) == ranks for parts in r.storage.objects.values())
+
+
+def test_a_page_that_exists_but_cannot_be_read_is_written_by_the_next_touch(rig, kit):
+    """A put that hung half-way holds its key, and must not hide the hole."""
+    hung = set()
+
+    def fault(kind, key, store, cancel, timeout_s):
+        return Code.OBJECT_ALREADY_EXISTS if kind == "put" and key in hung else None
+
+    r, keys = rig(fault=fault), kit.chain(20)
+    hung.update(keys[i * 32 : i * 32 + 32] for i in range(5, 9))
+    r.run(keys)
+    r.cache.drain(3)
+    assert len(r.storage.objects) == 16
+    assert r.counter("backup_tokens") == 16 * 64
+
+    hung.clear()
+    r.run(keys)
+    r.cache.drain(3)
+    assert len(r.storage.objects) == 20
+    r.clean()
+
+
+def test_a_page_of_another_writer_counts_as_stored(rig, kit):
+    unseen = [Code.OBJECT_NOT_FOUND]
+
+    def fault(kind, key, store, cancel, timeout_s):
+        return unseen.pop() if kind == "exists" and unseen else None
+
+    r, keys = rig(), kit.chain(20)
+    r.store(keys)
+    r.storage.fault = fault
+    r.run(keys)
+    r.cache.drain(3)
+    assert puts(r) == [20, 20]
+    r.run(keys)
+    r.cache.drain(3)
+
+    assert puts(r) == [20, 20]
+    assert r.counter("backup_tokens") == 2 * 20 * 64
