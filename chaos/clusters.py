@@ -6,11 +6,12 @@ cluster is kept until a test asks for another shape.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from typing import TYPE_CHECKING
 
-from chaos.errors import NeedsNewCluster
+from chaos.errors import ChaosError
 from chaos.proxy.process import ProxyProcess, choose_proxy
 from chaos.safety.identity import start_ticks_of
 from chaos.safety.ledger import Ledger
@@ -84,11 +85,20 @@ class Clusters:
     def get(self, spec: ClusterSpec) -> Cluster:
         """The running cluster of this shape, empty and healthy.
 
-        One that cannot be reset (a dead writer may hold places until the release time)
-        is replaced.
+        One that does not reset (a dead writer may hold places until the release time)
+        is replaced, together with its proxy server: a Toxiproxy whose control API hangs
+        (Toxiproxy#558) never comes back by itself.
         """
-        if self._cluster is not None and spec == self._spec and self._reset():
-            return self._cluster
+        if self._cluster is not None and spec == self._spec:
+            try:
+                self._cluster.reset()
+            except ChaosError as error:
+                _LOG.warning("a new cluster is started: %s", error)
+                with contextlib.suppress(ChaosError):
+                    self.stop_cluster()
+                self._stop_proxy()
+            else:
+                return self._cluster
         self.stop_cluster()
         self._target = self._new_target()
         self._cluster = self._system.start(spec, self._target, self.proxy)
@@ -99,37 +109,32 @@ class Clusters:
         """Stops the running cluster, if any, and what is left of a failed start."""
         cluster, target = self._cluster, self._target
         self._cluster = self._spec = self._target = None
-        try:
-            if cluster is not None:
-                cluster.stop()
-        finally:
+        with contextlib.ExitStack() as stack:
             if target is not None:
-                target.close()
+                stack.callback(target.close)
+            if cluster is not None:
+                stack.callback(cluster.stop)
 
     def close(self) -> None:
-        """Stops everything and gives the block back. Safe to call twice."""
-        try:
-            self.stop_cluster()
-            if self._proxy is not None:
-                self._proxy.stop()
-                self._proxy = self._client = None
-        finally:
-            if self._block is not None:
-                self._block.lock.release()
-                self._block = None
-            if self._ledger is not None:
-                self._ledger.close()
-                self._ledger = None
+        """Stops everything and gives the block back, whatever of it fails."""
+        block, self._block = self._block, None
+        ledger, self._ledger = self._ledger, None
+        with contextlib.ExitStack() as stack:
+            if block is not None:
+                stack.callback(block.lock.release)
+            if ledger is not None:
+                stack.callback(ledger.close)
+            stack.callback(self._stop_proxy)
+            stack.callback(self.stop_cluster)
 
-    def _reset(self) -> bool:
-        """False when the running cluster did not get back to its beginning."""
-        assert self._cluster is not None
-        try:
-            self._cluster.reset()
-        except NeedsNewCluster as error:
-            _LOG.warning("a new cluster is started: %s", error)
-            return False
-        return True
+    def _stop_proxy(self) -> None:
+        """Ends a server of ours; its proxies end with it, so their rows are struck."""
+        proxy, client = self._proxy, self._client
+        self._proxy = self._client = None
+        if proxy is not None:
+            proxy.stop()
+        if client is not None and proxy is not None and proxy.pid is not None:
+            client.strike_all()
 
     def _new_target(self) -> LocalTarget:
         if self._block is None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import socket
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 BLOCKS = 4096
 _FIRST_OCTET = 64
 _SPREAD = 97
+_GUARD_HOST, _GUARD_PORT = 254, 7999
 
 
 class DomainBusy(RuntimeError):
@@ -42,10 +44,30 @@ class DomainLock:
         self.domain = domain
         self.path = path
         self._descriptor: int | None = descriptor
+        self._guard: socket.socket | None = None
+
+    def guard(self, address: str, port: int) -> None:
+        """Holds a listening port as well, which users with other state files see.
+
+        Raises:
+            DomainBusy: Somebody holds it; the lock is released.
+        """
+        guard = socket.socket()
+        try:
+            guard.bind((address, port))
+            guard.listen(1)
+        except OSError as error:
+            guard.close()
+            self.release()
+            holder = f"whoever listens on {address}:{port}"
+            raise DomainBusy(self.domain, holder) from error
+        self._guard = guard
 
     def release(self) -> None:
         if self._descriptor is None:
             return
+        if self._guard is not None:
+            self._guard.close()
         self.path.unlink(missing_ok=True)
         os.close(self._descriptor)
         self._descriptor = None
@@ -98,17 +120,22 @@ def lease_block(
 ) -> AddressBlock:
     """Leases the first free block of addresses, or exactly the pinned one."""
     if pinned is not None:
-        lock = lock_domain(f"local-{pinned}", directory=directory)
-        return AddressBlock(index=pinned, lock=lock)
+        return _leased(pinned, directory)
     first = os.getuid() * _SPREAD % blocks
     for step in range(blocks):
         index = (first + step) % blocks
         try:
-            lock = lock_domain(f"local-{index}", directory=directory)
+            return _leased(index, directory)
         except DomainBusy:
             continue
-        return AddressBlock(index=index, lock=lock)
     raise DomainBusy("local", f"{blocks} runs, one on every block of addresses")
+
+
+def _leased(index: int, directory: Path | None) -> AddressBlock:
+    lock = lock_domain(f"local-{index}", directory=directory)
+    block = AddressBlock(index=index, lock=lock)
+    lock.guard(block.address(_GUARD_HOST), _GUARD_PORT)
+    return block
 
 
 def remove_stale_locks(directory: Path | None = None) -> list[Path]:

@@ -14,6 +14,7 @@ import sys
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -161,12 +162,11 @@ class RefimplCluster:
         for channel in self._channels.values():
             channel.close()
         self._channels.clear()
-        try:
-            self._target.close()
-        finally:
-            made, self._made = self._made, []
+        made, self._made = self._made, []
+        with ExitStack() as stack:
             for name in made:
-                self._proxy.delete(name)
+                stack.callback(self._proxy.delete, name)
+            stack.callback(self._target.close)
 
     def process(self, role: str) -> Process | None:
         return self._target.process(role)
@@ -485,14 +485,36 @@ class RefimplProbe:
         timeout_s: float = 2.0,
         replicas: int = 1,
         host: str = "",
+        variant: int = 0,
     ) -> list[int]:
         """Puts values, as a writer on `host` would (default: the probe's own)."""
         keys = _keys(names)
         result = self._client(host).put(
             keys,
-            _rows(page_bytes(keys, size_bytes)),
+            _rows(page_bytes(keys, size_bytes) ^ np.uint8(variant)),
             timeout_s=timeout_s,
             replicas=replicas,
+        )
+        return _codes(result.codes)
+
+    def write_part(
+        self,
+        names: Sequence[str],
+        part: int,
+        parts: int,
+        *,
+        size_bytes: int = 16 << 10,
+        timeout_s: float = 2.0,
+    ) -> list[int]:
+        """Puts one part of every value at its place within the object."""
+        keys, step = _keys(names), size_bytes // parts
+        values = page_bytes(keys, size_bytes)
+        result = self._client().put(
+            keys,
+            [row[part * step : (part + 1) * step] for row in _rows(values)],
+            timeout_s=timeout_s,
+            part=part,
+            parts=parts,
         )
         return _codes(result.codes)
 
@@ -502,13 +524,16 @@ class RefimplProbe:
         *,
         size_bytes: int = 16 << 10,
         timeout_s: float = 2.0,
+        variant: int | None = 0,
     ) -> tuple[list[int], int]:
         """Gets values and compares every byte of those that are said to be good."""
         keys = _keys(names)
         out = np.zeros((len(names), size_bytes), np.uint8)
         result = self._client().get(keys, _rows(out), timeout_s=timeout_s)
         codes = np.asarray(result.codes)
-        same = (out == page_bytes(keys, size_bytes)).all(axis=1)
+        found = out ^ page_bytes(keys, size_bytes)
+        wanted = found[:, :1] if variant is None else np.uint8(variant)
+        same = (found == wanted).all(axis=1)
         return _codes(codes), int(((codes == 0) & ~same).sum())
 
     def exists(self, names: Sequence[str], *, timeout_s: float = 2.0) -> list[int]:
@@ -640,6 +665,7 @@ class _Settings:
     def limits(self) -> Limits:
         """The promises of the system in real seconds."""
         engine, master, scale = self.engine, self.master, self.layout.spec.time_scale
+        cache = hicache_settings(engine)
         return Limits(
             deadline_base_s=engine.prefetch_base_s * scale,
             deadline_per_ki_token_s=engine.prefetch_per_ki_token_s * scale,
@@ -654,6 +680,11 @@ class _Settings:
             prefill_tokens_per_s=engine.prefill_rate,
             block_tokens=BLOCK_TOKENS,
             page_tokens=engine.page_tokens,
+            breaker_min_samples=engine.breaker_min_samples,
+            breaker_fault_ratio=engine.breaker_fault_ratio,
+            breaker_consecutive_deadlines=engine.breaker_consecutive_deadlines,
+            breaker_probe_deadline_s=cache.breaker.probe_deadline_s,
+            quarantine_probe_interval_s=cache.quarantine.probe_interval_s,
         )
 
     def _store(self, role: str) -> StoreSettings:

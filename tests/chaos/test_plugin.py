@@ -465,11 +465,11 @@ def test_a_timeout_of_the_test_reverts_its_fault(suite) -> None:
 
 
 def test_the_second_run_on_a_pinned_domain_is_refused(suite) -> None:
-    process, _ = hanging(suite, "--block", "77")
+    process, _ = hanging(suite, "--block", "3977")
     suite.makepyfile(test_second="def test_it(cluster): pass")
-    result = run(suite, "--block", "77", "test_second.py")
+    result = run(suite, "--block", "3977", "test_second.py")
     process.terminate()
     process.communicate(timeout=30)
 
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines([f"*local-77 is in use by*{process.pid}*"])
+    result.stdout.fnmatch_lines([f"*local-3977 is in use by*{process.pid}*"])

@@ -104,26 +104,26 @@ def test_two_leases_never_share_a_block(tmp_path) -> None:
 
 
 def test_a_pinned_block_in_use_is_refused(tmp_path) -> None:
-    block = lease_block(directory=tmp_path, pinned=7)
+    block = lease_block(directory=tmp_path, pinned=4007)
 
     with pytest.raises(DomainBusy):
-        lease_block(directory=tmp_path, pinned=7)
+        lease_block(directory=tmp_path, pinned=4007)
     block.lock.release()
 
 
 def test_when_every_block_is_leased_the_next_run_is_refused(tmp_path) -> None:
-    held = [lease_block(directory=tmp_path, blocks=3) for _ in range(3)]
+    locks = [lock_domain(f"local-{index}", directory=tmp_path) for index in range(3)]
 
     with pytest.raises(DomainBusy, match="3 runs"):
         lease_block(directory=tmp_path, blocks=3)
-    for block in held:
-        block.lock.release()
+    for lock in locks:
+        lock.release()
 
 
 def test_addresses_of_a_block_are_loopback_and_bounded(tmp_path) -> None:
-    block = lease_block(directory=tmp_path, pinned=258)
+    block = lease_block(directory=tmp_path, pinned=4002)
 
-    assert block.address(9) == "127.65.2.9"
+    assert block.address(9) == "127.79.162.9"
     with pytest.raises(ValueError, match=r"1\.\.254"):
         block.address(255)
     block.lock.release()
@@ -137,3 +137,17 @@ def test_only_locks_that_nobody_holds_are_stale(other_run, tmp_path) -> None:
 
     assert removed == [stale]
     assert (tmp_path / "domain-rack-1.lock").exists()
+
+
+def test_runs_with_other_state_directories_do_not_meet_either(tmp_path) -> None:
+    mine, theirs = tmp_path / "mine", tmp_path / "theirs"
+    mine.mkdir()
+    theirs.mkdir()
+    first = lease_block(directory=mine, blocks=50)
+    second = lease_block(directory=theirs, blocks=50)
+
+    assert first.index != second.index
+    with pytest.raises(DomainBusy, match="listens on"):
+        lease_block(directory=theirs, pinned=first.index)
+    first.lock.release()
+    second.lock.release()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 
 import pytest
@@ -236,3 +238,15 @@ def test_a_stopped_cluster_leaves_no_process_and_no_proxy(clusters) -> None:
 
     assert not any(is_alive(p.pid, p.start_ticks) for p in processes)
     assert clusters.proxy.proxies() == {}
+
+
+def test_a_proxy_server_that_died_is_replaced_with_the_cluster(clusters) -> None:
+    spec = ClusterSpec(stores=1, engines=1)
+    first = clusters.get(spec)
+    os.kill(clusters._proxy.pid, signal.SIGKILL)
+    assert wait_until(lambda: not clusters._proxy.alive(), timeout_s=5)
+
+    second = clusters.get(spec)
+
+    assert second is not first
+    prefill(second, "a")
