@@ -286,7 +286,7 @@ def asking(
     cluster: Cluster, engine: str, requests: Sequence[Request]
 ) -> Iterator[None]:
     """Has requests under way for the length of a block; they are aborted after it."""
-    with ThreadPoolExecutor(len(requests), thread_name_prefix="asking") as pool:
+    with ThreadPoolExecutor(len(requests) or 1, thread_name_prefix="asking") as pool:
         futures = [pool.submit(ask, cluster, engine, each) for each in requests]
         try:
             yield
@@ -294,6 +294,22 @@ def asking(
             for each in requests:
                 cluster.abort(engine, each.request_id)
             wait(futures, ASK_TIMEOUT_S)
+
+
+@contextmanager
+def slots_taken(cluster: Cluster, engine: str, for_s: float) -> Iterator[None]:
+    """Has every prefill slot of an engine busy for so long, at the start of a block."""
+
+    def free() -> int:
+        return int(cluster.engine_state(engine)["engine"]["free_slots"])
+
+    block = cluster.limits.block_tokens
+    tokens = int(for_s * cluster.limits.prefill_tokens_per_s) // block * block
+    name = f"busy-{time.monotonic_ns()}"
+    busy = [prompt(cluster, f"{name}-{i}", tokens) for i in range(free())]
+    with asking(cluster, engine, busy):
+        wait_for(lambda: free() == 0, f"the slots of {engine} to be taken")
+        yield
 
 
 def data_links(cluster: Cluster, *stores: str) -> list[Link]:
