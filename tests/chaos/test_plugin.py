@@ -240,6 +240,7 @@ def test_a_residual_fault_fails_and_stops_the_session(suite) -> None:
     assert verdict_of(suite)["exit_code"] == 5
 
 
+@pytest.mark.slow
 def test_a_killed_role_is_back_for_the_next_test(suite) -> None:
     suite.makepyfile(
         """
@@ -254,6 +255,7 @@ def test_a_killed_role_is_back_for_the_next_test(suite) -> None:
     assert state_files(suite) == []
 
 
+@pytest.mark.slow
 def test_another_shape_stops_the_cluster_before_it(suite) -> None:
     suite.makepyfile(
         """
@@ -271,6 +273,7 @@ def test_another_shape_stops_the_cluster_before_it(suite) -> None:
     run(suite).assert_outcomes(passed=1)
 
 
+@pytest.mark.slow
 def test_randomness_depends_on_the_seed_and_the_test_alone(suite) -> None:
     suite.makepyfile(
         """
@@ -292,6 +295,7 @@ def test_randomness_depends_on_the_seed_and_the_test_alone(suite) -> None:
     assert draws("--seed", "6") != both
 
 
+@pytest.mark.slow
 def test_what_the_target_cannot_do_is_skipped_or_required(suite) -> None:
     suite.makepyfile(
         """
@@ -337,6 +341,7 @@ def test_a_seed_that_is_no_number_is_a_usage_error(suite, monkeypatch) -> None:
     result.stderr.fnmatch_lines(["*'fast' is not a number*"])
 
 
+@pytest.mark.slow
 def test_slow_suites_wait_to_be_asked_for(suite) -> None:
     folder = suite.mkpydir("suites") / "chaos"
     folder.mkdir()
@@ -348,6 +353,7 @@ def test_slow_suites_wait_to_be_asked_for(suite) -> None:
     run(suite, "suites/chaos/test_it.py::test_it").assert_outcomes(passed=1)
 
 
+@pytest.mark.slow
 def test_modules_stay_together_under_xdist_and_share_one_seed(suite) -> None:
     body = """
         import os
@@ -417,6 +423,7 @@ def all_gone(pids: list[int]) -> bool:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_signal_reverts_the_fault_and_leaves_nothing(suite, number) -> None:
     process, pids = hanging(suite)
@@ -441,6 +448,7 @@ def test_a_signal_to_the_controller_reverts_the_faults_of_workers(suite) -> None
     assert state_files(suite) == []
 
 
+@pytest.mark.slow
 def test_after_sigkill_roles_are_gone_and_recover_cleans_the_rest(suite) -> None:
     process, pids = hanging(suite)
     process.kill()
@@ -455,6 +463,7 @@ def test_after_sigkill_roles_are_gone_and_recover_cleans_the_rest(suite) -> None
     assert state_files(suite) == []
 
 
+@pytest.mark.slow
 def test_a_timeout_of_the_test_reverts_its_fault(suite) -> None:
     suite.makepyfile(HANGING)
     result = run(suite, "--timeout", "3")
@@ -464,6 +473,7 @@ def test_a_timeout_of_the_test_reverts_its_fault(suite) -> None:
     assert state_files(suite) == []
 
 
+@pytest.mark.slow
 def test_the_second_run_on_a_pinned_domain_is_refused(suite) -> None:
     process, _ = hanging(suite, "--block", "3977")
     suite.makepyfile(test_second="def test_it(cluster): pass")
