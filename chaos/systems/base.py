@@ -89,6 +89,11 @@ class Limits:
     prefill_tokens_per_s: float
     block_tokens: int
     page_tokens: int
+    breaker_min_samples: int = 20
+    breaker_fault_ratio: float = 0.5
+    breaker_consecutive_deadlines: int = 5
+    breaker_probe_deadline_s: float = 1.0
+    quarantine_probe_interval_s: float = 1.0
 
     def deadline_s(self, tokens: int) -> float:
         """T = min(max, base + per_ki_token * tokens / 1024) (SGLang HiCache)."""
@@ -128,6 +133,8 @@ class KvProbe(Protocol):
 
     Codes are per key in request order, 0 good, negative the system's error code.
     `read` returns (codes, wrong) where `wrong` counts keys whose bytes were not theirs.
+    A `variant` (0 to 255) is another value of the same key: every byte of it xor the
+    variant. Reading variant None takes any of them, as long as it is one, whole.
     """
 
     def write(
@@ -138,13 +145,27 @@ class KvProbe(Protocol):
         timeout_s: float = 2.0,
         replicas: int = 1,
         host: str = "",
+        variant: int = 0,
     ) -> list[int]: ...
+    def write_part(
+        self,
+        names: Sequence[str],
+        part: int,
+        parts: int,
+        *,
+        size_bytes: int = 16 << 10,
+        timeout_s: float = 2.0,
+    ) -> list[int]:
+        """Writes one of `parts` equal parts of every value, as one rank of several."""
+        ...
+
     def read(
         self,
         names: Sequence[str],
         *,
         size_bytes: int = 16 << 10,
         timeout_s: float = 2.0,
+        variant: int | None = 0,
     ) -> tuple[list[int], int]: ...
     def exists(self, names: Sequence[str], *, timeout_s: float = 2.0) -> list[int]: ...
     def remove(self, names: Sequence[str], *, timeout_s: float = 2.0) -> list[int]: ...

@@ -1,0 +1,314 @@
+"""Steady state: a healthy pool is fast, exact, never worse than none, and never leaks.
+
+No fault here but the slow links and dead writers that a pool meets on a good day. Reads
+are real bytes in real time and are not scaled: they are judged by the article's own
+numbers, and the proportion to T is told beside them.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from chaos.healthy import (
+    forget_local,
+    judge_hits,
+    judge_reads,
+    keep_for_others,
+    replay_in_rounds,
+)
+from chaos.judge.conservation import judge_conservation
+from chaos.judge.latency import judge_cost_after_detection, judge_cost_per_request
+from chaos.judge.limit import at_least, at_most
+from chaos.judge.recovery import hit_rate
+from chaos.judge.validity import gated, scheduling_allowance_s, validity_of
+from chaos.kv_laws import (
+    NOT_THERE,
+    KvCode,
+    judge_codes,
+    judge_no_wrong_bytes,
+    judge_refused_before,
+    race,
+    seconds_until,
+    seconds_until_written,
+    start_when_allowed,
+    write_parts,
+)
+from chaos.load.generate import GeneratorSettings, generate
+from chaos.load.routing import SessionAffine, evenly
+from chaos.steps import (
+    again,
+    ask,
+    data_links,
+    judge_equal,
+    judge_laws,
+    judge_reuse,
+    keep,
+    prompt,
+    reused,
+    wait_idle,
+    whole_pages,
+)
+
+TOKENS = 4096
+KEY_BYTES = 16 << 10
+NOT_YET_OR_OK = (*NOT_THERE, KvCode.OK)
+RANKS = 4
+
+# Long system prompts and short turns: the sessions of agents, as in the article.
+SESSIONS = GeneratorSettings(
+    requests=128,
+    sessions=16,
+    system_prompts=2,
+    system_blocks=10,
+    turn_median=120.0,
+    output_median=40.0,
+    max_input_tokens=12_288,
+)
+# Small tiers and a small pool, short patience of the master with dead writers, four
+# ranks a page: one cluster for the laws of single keys and pages.
+DISCARD, RELEASE = 10.0, 20.0
+SMALL = {
+    "stores": 2,
+    "engines": 2,
+    "store_bytes": 16 << 20,
+    "overrides": {
+        "master": {
+            "put_start_discard_timeout_s": DISCARD,
+            "put_start_release_timeout_s": RELEASE,
+        },
+        "engine": {"ranks": RANKS, "l1_pages": 32, "l2_pages": 256},
+    },
+}
+
+
+def test_a_healthy_pool_reads_fast_and_is_never_worse_than_none(
+    cluster, load, judge, history, steady_state, rng
+):
+    """O1 to O5 and the article's read latency, one trace in two arms."""
+    kept = keep_for_others(cluster, rng, count=120, tokens=TOKENS, rate_per_s=25.0)
+
+    healthy = load(kept.requests, arm="healthy", route=kept.route)
+    ledger = steady_state()
+    forget_local(cluster)
+    for engine in cluster.engines:
+        cluster.local_only(engine, True)
+    alone = load(kept.requests, arm="local_only", route=kept.route)
+
+    samples, limits, scale = healthy.samples, cluster.limits, cluster.spec.time_scale
+    read = sum(reused(sample) for sample in samples)
+    computed = sum(reused(sample) for sample in alone.samples)
+    validity = validity_of([healthy, alone], limits.deadline_base_s)
+    dice = np.random.default_rng(rng.getrandbits(64))
+    judge(judge_laws(cluster, samples))
+    judge(ledger)
+    judge(judge_equal("O3", "all is read", read, len(samples) * TOKENS))
+    judge(judge_equal("evidence", "local-only reads nothing", computed, 0))
+    for judged in (
+        *judge_reads(samples, limits, tokens=TOKENS, time_scale=scale),
+        judge_cost_per_request(
+            samples,
+            alone.samples,
+            limits,
+            allowance_s=scheduling_allowance_s(healthy, limits),
+        ),
+        *judge_cost_after_detection(
+            samples, alone.samples, detected_at_s=0.0, rng=dice
+        ),
+    ):
+        judge(gated(judged, validity=validity))
+
+
+def test_a_session_heavy_trace_hits_as_an_infinite_cache_would(
+    cluster, judge, history, rng
+):
+    """The article reports more than 90 %; here the trace says exactly how much."""
+    requests = generate(SESSIONS, rng)
+    sessions = {request.session for request in requests}
+    route = SessionAffine(
+        engines=cluster.engines, explicit=evenly(sessions, cluster.engines)
+    )
+
+    samples = replay_in_rounds(cluster, requests, route)
+
+    judge(judge_laws(cluster, samples))
+    judge(judge_hits(samples, requests))
+    share = hit_rate(samples)
+    judge(
+        at_least(
+            "hit rate",
+            "more than 90 % on a session-heavy trace",
+            share,
+            0.9,
+            samples=len(samples),
+            unit="share",
+            kind="counter",
+        )
+    )
+
+
+def test_four_ranks_write_one_object_a_page(cluster_of, judge, history):
+    """Ranks write their parts at different offsets of the same object."""
+    cluster = cluster_of(**SMALL)
+    first, second = cluster.engines
+    asked = prompt(cluster, "ranks", 2 * TOKENS)
+
+    keep(cluster, first, asked)
+    wait_idle(cluster, first)
+    pages = whole_pages(cluster, asked)
+    objects = cluster.role_state("master")["gauges"]["master_key_count"]
+    allocated = sum(cluster.owned_bytes().values())
+    sample = ask(cluster, second, again(asked, "elsewhere"))
+
+    judge(judge_equal("ranks", "one object a page", objects, pages))
+    whole = pages * cluster.spec.page_bytes
+    judge(judge_equal("ranks", "bytes in the pool", allocated, whole, unit="bytes"))
+    judge(judge_laws(cluster, [sample]))
+    judge(judge_reuse(sample, 2 * TOKENS, "another engine reads it back whole"))
+    judge(judge_conservation(cluster.conservation()))
+
+
+def test_parts_may_end_in_any_order(cluster_of, judge, history, rng):
+    """Four clients, one part each of the same 16 keys, started in six orders."""
+    cluster = cluster_of(**SMALL)
+    ranks, reader = [cluster.kv() for _ in range(RANKS)], cluster.kv()
+    orders = [rng.sample(range(RANKS), RANKS) for _ in range(6)]
+
+    for number, order in enumerate(orders):
+        names = [f"parts-{number}-{i}" for i in range(16)]
+        ended = write_parts(ranks, names, order, size_bytes=KEY_BYTES)
+        codes, wrong = reader.read(names, size_bytes=KEY_BYTES)
+        judge(judge_codes("ranks", f"order {order} is written", ended, KvCode.OK))
+        judge(judge_codes("ranks", f"order {order} is read", codes, KvCode.OK))
+        judge(judge_no_wrong_bytes(wrong, len(names)))
+    allocated = sum(cluster.owned_bytes().values())
+    total = len(orders) * 16 * KEY_BYTES
+    judge(judge_equal("ranks", "bytes in the pool", allocated, total, unit="bytes"))
+
+
+def test_a_rank_that_dies_leaves_the_page_unreadable_never_torn(
+    cluster_of, judge, history
+):
+    """Three of four parts are there: nobody reads, until a whole new write."""
+    cluster = cluster_of(**SMALL)
+    ranks, reader = [cluster.kv() for _ in range(RANKS)], cluster.kv()
+    names = [f"torn-{i}" for i in range(16)]
+    discard_s = DISCARD * cluster.spec.time_scale
+
+    ended = write_parts(ranks, names, [3, 0, 1], size_bytes=KEY_BYTES)
+    codes, wrong = reader.read(names, size_bytes=KEY_BYTES)
+    took = seconds_until_written(ranks[0], names, KEY_BYTES, 3 * discard_s)
+    whole, torn = reader.read(names, size_bytes=KEY_BYTES)
+
+    judge(judge_codes("ranks", "three ranks ended", ended, KvCode.OK))
+    judge(judge_codes("ranks", "the page is unreadable", codes, KvCode.NOT_READY))
+    judge(judge_no_wrong_bytes(wrong + torn, 2 * len(names)))
+    judge(at_most("ranks", "taken over", took, 2 * discard_s, samples=1, unit="s"))
+    judge(judge_codes("ranks", "and then read whole", whole, KvCode.OK))
+
+
+def test_a_stale_end_has_no_effect(cluster_of, judge, history):
+    """A delayed PutEnd meets the next write of its key (Mooncake#3030, D2)."""
+    cluster = cluster_of(**SMALL)
+    writer, reader = cluster.kv(), cluster.kv()
+    discard_s = DISCARD * cluster.spec.time_scale
+
+    first, stale = writer.start_write("stale", size_bytes=KEY_BYTES)
+    second, token = start_when_allowed(
+        writer, "stale", size_bytes=KEY_BYTES, timeout_s=3 * discard_s
+    )
+    ended = writer.end_write("stale", stale)
+    codes, wrong = reader.read(["stale"], size_bytes=KEY_BYTES)
+    finished = writer.end_write("stale", token)
+    after = reader.exists(["stale"])
+
+    judge(judge_codes("evidence", "both writes began", [first, second], KvCode.OK))
+    judge(judge_equal("D2", "the late end is refused", float(ended < 0), 1))
+    judge(judge_codes("D2", "the key stays unreadable", codes, KvCode.NOT_READY))
+    judge(judge_no_wrong_bytes(wrong, len(codes)))
+    judge(judge_codes("D2", "the new write completes", [finished, *after], KvCode.OK))
+
+
+def test_a_writer_that_dies_gives_way_in_time(cluster_of, judge, history):
+    """Dead between PutStart and PutEnd: 100 keys (Mooncake#974, #849, D1)."""
+    cluster = cluster_of(**SMALL)
+    dead, heir = cluster.kv(), cluster.kv()
+    names = [f"dead-{i}" for i in range(100)]
+    discard_s, release_s = (x * cluster.spec.time_scale for x in (DISCARD, RELEASE))
+
+    begin = time.monotonic()
+    started = [dead.start_write(name, size_bytes=KEY_BYTES)[0] for name in names]
+    all_started = time.monotonic()
+    seen = heir.exists(names)
+    refused = heir.write(names, size_bytes=KEY_BYTES)
+    asked_after_s = time.monotonic() - begin
+    took = seconds_until_written(heir, names, KEY_BYTES, 3 * discard_s)
+    codes, wrong = heir.read(names, size_bytes=KEY_BYTES)
+    held = sum(cluster.owned_bytes().values())
+    own = len(names) * KEY_BYTES
+    freed = seconds_until(
+        lambda: sum(cluster.owned_bytes().values()) == own, 3 * release_s
+    )
+    freed_after_s = time.monotonic() - all_started
+
+    judge(judge_codes("evidence", "all were announced", started, KvCode.OK))
+    judge(judge_codes("D1", "unreadable at once", seen, NOT_THERE))
+    for code in set(refused):
+        judge(
+            judge_refused_before(
+                "D1", code, asked_after_s=asked_after_s, limit_s=discard_s
+            )
+        )
+    judge(at_most("D1", "taken over", took, 2 * discard_s, samples=1, unit="s"))
+    judge(judge_codes("D1", "the heir's bytes", codes, KvCode.OK))
+    judge(judge_no_wrong_bytes(wrong, len(names)))
+    judge(judge_equal("D1", "old places are held", held, 2 * own, unit="bytes"))
+    judge(at_least("D1", "not before", freed_after_s, release_s, samples=1, unit="s"))
+    judge(at_most("D1", "free again", freed, 2 * release_s, samples=1, unit="s"))
+    judge(judge_conservation(cluster.conservation()))
+
+
+@pytest.mark.parametrize("reader", ["remote", "same-host"])
+@pytest.mark.parametrize("keys", [1, 16], ids=["one-key", "batch"])
+def test_a_read_longer_than_its_lease_is_no_read(
+    cluster_of, inject, judge, history, reader, keys
+):
+    """Bytes that come after the lease may be others' (Mooncake#850, #4239; D3, D4)."""
+    cluster = cluster_of(**SMALL)
+    store = cluster.stores[0]
+    host = cluster.host_of(store)
+    probe = cluster.kv(host if reader == "same-host" else "")
+    names = [f"late-{i}" for i in range(keys)]
+    written = probe.write(names, size_bytes=KEY_BYTES, host=host)
+    in_time, wrong = probe.read(names, size_bytes=KEY_BYTES)
+    links, late_s = data_links(cluster, store), 1.5 * cluster.limits.lease_ttl_s
+    speed_kb = keys * KEY_BYTES / 1024 / late_s / len(links)
+
+    with inject.bandwidth(links, max(1, int(speed_kb))):
+        late, torn = probe.read(names, size_bytes=KEY_BYTES, timeout_s=10 * late_s)
+
+    judge(judge_codes("D4", "in time", [*written, *in_time], KvCode.OK))
+    judge(judge_codes("D3", "too late", late, KvCode.LEASE_EXPIRED))
+    judge(judge_no_wrong_bytes(wrong + torn, 2 * keys))
+
+
+def test_one_of_many_writers_of_a_key_wins(cluster_of, judge, history):
+    """64 writers of one key, each with a value of its own (Mooncake#1374, D8)."""
+    cluster = cluster_of(**SMALL)
+    writer, reader = cluster.kv(), cluster.kv()
+
+    for name in [f"race-{i}" for i in range(10)]:
+        found = race(writer, reader, name, writers=64, size_bytes=KEY_BYTES)
+        losers = [code for code in found.codes if code != KvCode.OK]
+        winner = found.winners[0] if found.winners else 0
+        codes, wrong = reader.read([name], size_bytes=KEY_BYTES, variant=winner)
+        judge(judge_equal("D8", "winners", len(found.winners), 1, samples=64))
+        judge(judge_codes("D8", "everybody else", losers, KvCode.EXISTS))
+        judge(judge_codes("D8", "readers meanwhile", found.read_codes, NOT_YET_OR_OK))
+        judge(judge_codes("D8", "the winner is read", codes, KvCode.OK))
+        judge(judge_no_wrong_bytes(found.torn + wrong, len(found.read_codes) + 1))
+
+    allocated = sum(cluster.owned_bytes().values())
+    judge(judge_equal("D8", "bytes in the pool", allocated, 10 * KEY_BYTES))
