@@ -11,7 +11,7 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
-from chaos.errors import ChaosError
+from chaos.errors import ChaosError, NeedsNewCluster, ProcessFailed, ProxyError
 from chaos.proxy.process import ProxyProcess, choose_proxy
 from chaos.safety.identity import start_ticks_of
 from chaos.safety.ledger import Ledger
@@ -89,16 +89,8 @@ class Clusters:
         is replaced, together with its proxy server: a Toxiproxy whose control API hangs
         (Toxiproxy#558) never comes back by itself.
         """
-        if self._cluster is not None and spec == self._spec:
-            try:
-                self._cluster.reset()
-            except ChaosError as error:
-                _LOG.warning("a new cluster is started: %s", error)
-                with contextlib.suppress(ChaosError):
-                    self.stop_cluster()
-                self._stop_proxy()
-            else:
-                return self._cluster
+        if self._cluster is not None and spec == self._spec and self._reset():
+            return self._cluster
         self.stop_cluster()
         self._target = self._new_target()
         self._cluster = self._system.start(spec, self._target, self.proxy)
@@ -126,6 +118,26 @@ class Clusters:
                 stack.callback(ledger.close)
             stack.callback(self._stop_proxy)
             stack.callback(self.stop_cluster)
+
+    def _reset(self) -> bool:
+        """False when the running cluster, or its proxy, cannot get back to a beginning.
+
+        A broken law is an error of the test before, and no reason to hide it.
+        """
+        assert self._cluster is not None
+        try:
+            self._cluster.reset()
+        except (NeedsNewCluster, ProxyError, ProcessFailed) as error:
+            _LOG.warning("a new cluster is started: %s", error)
+            with contextlib.suppress(ChaosError):
+                self.stop_cluster()
+            if isinstance(error, ProxyError):
+                self._stop_proxy()
+            return False
+        except ChaosError:
+            self.stop_cluster()
+            raise
+        return True
 
     def _stop_proxy(self) -> None:
         """Ends a server of ours; its proxies end with it, so their rows are struck."""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -109,8 +110,11 @@ def test_a_living_run_is_left_alone(tmp_path) -> None:
 def test_a_process_that_took_the_pid_over_is_never_touched(tmp_path) -> None:
     pid, ticks = killed_harness(tmp_path)
     (view,) = ledgers(tmp_path)
-    text = view.path.read_text().replace(str(ticks), str(ticks + 1))
-    view.path.write_text(text)
+    rows = [json.loads(line) for line in view.path.read_text().splitlines()]
+    for row in rows:
+        if row["row"] == "process":
+            row["start_ticks"] = ticks + 1
+    view.path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
 
     recover(tmp_path)
 
@@ -161,8 +165,6 @@ def record_proxies(directory, rows: list[tuple[str, str]]) -> None:
         "for url, name in json.loads(sys.argv[2]):\n    ledger.proxy(url, name)\n"
         "os._exit(0)\n"
     )
-    import json
-
     subprocess.run(
         [sys.executable, "-c", code, str(directory), json.dumps(rows)], check=True
     )
