@@ -40,6 +40,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add_options(parser)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Reads the options and arms the harness when this run is one of ours."""
     config.addinivalue_line(
@@ -53,6 +54,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[RUN] = run
     if run.wanted_from_the_start:
         _arm(run)
+        run.write_junit()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

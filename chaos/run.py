@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+import shutil
 import signal
 import sys
 from dataclasses import replace
@@ -26,6 +27,7 @@ from chaos.safety.signals import SignalGuard
 from chaos.steady import SteadyState
 from chaos.systems.base import ClusterSpec
 from chaos.targets.local import LocalTarget
+from chaos.ticker import Ticker
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
 
 _SUITES = ("suites", "chaos")
 _TOLD = "moonquake"
+_NAME_WIDTH = 36
 
 
 class ChaosRun:
@@ -71,6 +74,7 @@ class ChaosRun:
         self._guard = SignalGuard(workers=self._worker_pids)
         self._stream: IO[str] | None = None
         self._live: LiveLine | None = None
+        self._ticker: Ticker | None = None
         self._report: RunReport | None = None
         self._clusters: Clusters | None = None
         self._cluster: Cluster | None = None
@@ -85,7 +89,16 @@ class ChaosRun:
         if not self.worker:
             # A copy of standard output from before pytest captures it.
             self._stream = os.fdopen(os.dup(1), "w", encoding="utf-8")
-            self._live = LiveLine(self._stream, tty=self._color)
+            width = shutil.get_terminal_size().columns
+            self._live = LiveLine(self._stream, tty=self._color, width=width)
+            if self._color:
+                self._ticker = Ticker(self._live.tick)
+
+    def write_junit(self) -> None:
+        """Has pytest write `junit.xml` into the results, unless it goes elsewhere."""
+        option = self.config.option
+        if not (self.worker or option.collectonly or option.xmlpath):
+            option.xmlpath = str(self.report.path / "junit.xml")
 
     def stop_clusters(self) -> None:
         """Ends roles and proxy. Safe to call twice."""
@@ -111,6 +124,8 @@ class ChaosRun:
             self.stop_clusters()
         finally:
             self._guard.uninstall()
+            if self._ticker is not None:
+                self._ticker.stop()
             if self._report is not None:
                 self._report.close(aborted=self._aborted(0))
             if self._stream is not None:
@@ -185,10 +200,12 @@ class ChaosRun:
         if self._live is not None:
             if self._stream is not None and not self._color:
                 self._stream.write("\n")  # pytest's line of dots is not finished
-            self._live.test(nodeid.rpartition("/")[2])
+            self._live.test(_short_name(nodeid))
 
     def test_ended(self, case: Case, error: str) -> None:
         """Puts a concluded case on disk, so that it survives whatever comes next."""
+        if self._ticker is not None:
+            self._ticker.stop()
         if self._live is not None:
             self._live.clear()
         report = self.report
@@ -318,6 +335,8 @@ class ChaosRun:
             self.history.fault("begin", receipt)
             if self._live is not None:
                 self._live.fault(name)
+            if self._ticker is not None:
+                self._ticker.start()
         elif event in ("reverted", "residual"):
             self.history.fault("end", receipt)
             if self._live is not None:
@@ -346,6 +365,12 @@ def under_suites(path: Path) -> bool:
     """Whether a path is one of the chaos suites, or their directory."""
     parts = path.parts
     return any(parts[i : i + len(_SUITES)] == _SUITES for i in range(len(parts) - 1))
+
+
+def _short_name(nodeid: str) -> str:
+    """The name of a test, cut so that the live line has room for what happens."""
+    name = nodeid.rpartition("::")[2].removeprefix("test_")
+    return name if len(name) <= _NAME_WIDTH else f"{name[: _NAME_WIDTH - 3]}..."
 
 
 def _names_suites(config: pytest.Config) -> bool:

@@ -193,6 +193,21 @@ def test_it(judge):
     )
 
 
+def test_results_have_a_junit_file_with_seed_and_verdict(suite) -> None:
+    suite.makepyfile(
+        f"""{JUDGEMENT}
+def test_it(judge):
+    judge(judged(Verdict.PASS))
+"""
+    )
+    run(suite, "--seed", "5")
+
+    (path,) = suite.path.glob("results/*/2*/junit.xml")
+    text = path.read_text()
+    assert '<property name="seed" value="5"' in text
+    assert '<property name="verdict" value="PASS"' in text
+
+
 def test_a_test_that_asked_to_judge_and_did_not_is_inconclusive(suite) -> None:
     suite.makepyfile("def test_it(judge): pass")
     result = run(suite)

@@ -190,6 +190,22 @@ def test_a_partitioned_heartbeat_expires_one_store_and_heals(cluster, inject) ->
     assert SteadyState(lambda: cluster)().verdict.value == "PASS"
 
 
+def test_a_delay_outlives_a_restart_of_its_target_and_is_still_undone(
+    cluster, inject
+) -> None:
+    probe = cluster.kv("h0")
+    with inject.latency("store-0", 30) as delay:
+        with inject.restart("store-0") as restart:
+            assert wait_until(
+                lambda: probe.write(NAMES, timeout_s=5) == [0] * len(NAMES), timeout_s=5
+            )
+        assert restart.had_effect
+
+    assert delay.had_effect
+    assert delay.residual == ""
+    assert probe.read(NAMES) == ([0] * len(NAMES), 0)
+
+
 def test_an_error_code_from_a_store_counts_its_hits(cluster, inject) -> None:
     probe = cluster.kv("h0")
     probe.write(NAMES)
