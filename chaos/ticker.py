@@ -1,4 +1,4 @@
-"""Calls something now and then while it is told to: the age of a fault on the screen."""
+"""Calls something now and then, e.g. to show how long a fault has lasted."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ class Ticker:
     def start(self) -> None:
         if self._thread is None:
             self._stop.clear()
-            self._thread = threading.Thread(
-                target=self._run, name="ticker", daemon=True
-            )
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="ticker", daemon=True)
+            self._thread = thread
+            thread.start()
 
     def stop(self) -> None:
         """Returns when the last call has ended."""
