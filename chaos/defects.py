@@ -5,4 +5,14 @@ A defect is a failpoint `defect.<name>` that all roles start with; see `chaos sc
 
 from __future__ import annotations
 
-DEFECTS: dict[str, tuple[str, ...]] = {}
+_STEADY = "suites/chaos/test_steady_state.py::"
+
+DEFECTS: dict[str, tuple[str, ...]] = {
+    "lease_not_checked": (
+        f"{_STEADY}test_a_read_longer_than_its_lease_is_no_read[16-16384-remote]",
+    ),
+    "page_released_early": (
+        f"{_STEADY}test_the_pages_of_a_late_read_serve_nobody_else",
+    ),
+    "stale_end_accepted": (f"{_STEADY}test_a_stale_end_has_no_effect",),
+}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from chaos.judge.latency import judge_service_level
 from chaos.judge.limit import number
+from chaos.judge.validity import smallest_limit_s, validity_of
 from chaos.load.sample import answered
 from chaos.load.trace import BLOCK_TOKENS, prefix_hit_share
 from chaos.steps import (
@@ -28,8 +29,9 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Iterator, Sequence
 
+    from chaos.driver import LoadDriver
     from chaos.judge.verdict import Judgement
-    from chaos.load.sample import Sample
+    from chaos.load.sample import LoadRun, Sample
     from chaos.systems.base import Cluster, Limits, Request
 
 READ_MEAN_S = 0.050
@@ -38,6 +40,7 @@ READ_P95_S = 0.100
 _AT_ONCE = 16
 """Prompts written at one time, so that writing back keeps up."""
 _TURNS_AT_ONCE = 8
+_ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +88,24 @@ def forget_local(cluster: Cluster) -> None:
     for engine in cluster.engines:
         wait_idle(cluster, engine)
         cluster.flush_local(engine)
+
+
+def replay_fresh(
+    cluster: Cluster, load: LoadDriver, kept: Kept, *, arm: str
+) -> LoadRun:
+    """Replays the kept prompts with empty local tiers.
+
+    A run in which the generator itself could not keep its plan tells nothing of the
+    system, good or bad: it is made again, at most twice, and under another name.
+    """
+    smallest_s = smallest_limit_s(cluster.limits)
+    for attempt in range(_ATTEMPTS):
+        forget_local(cluster)
+        name = f"{arm}-{attempt}" if attempt else arm
+        run = load(kept.requests, arm=name, route=kept.route)
+        if not validity_of(run, smallest_s).problem:
+            break
+    return run
 
 
 def read_seconds(samples: Sequence[Sample]) -> list[float]:

@@ -95,13 +95,16 @@ def start_when_allowed(
 class Race:
     """What came of many writers of one key: their codes, and all reads meanwhile."""
 
-    codes: list[int]
+    name: str
+    codes: list[int] = field(default_factory=list)
     read_codes: list[int] = field(default_factory=list)
     torn: int = 0
 
     @property
-    def winners(self) -> list[int]:
-        return [i for i, code in enumerate(self.codes) if code == KvCode.OK]
+    def winner(self) -> int:
+        """The first writer that won; 0 when nobody did."""
+        won = (i for i, code in enumerate(self.codes) if code == KvCode.OK)
+        return next(won, 0)
 
 
 def race(
@@ -113,7 +116,7 @@ def race(
         return writer.write([name], size_bytes=size_bytes, variant=variant)[0]
 
     writer.exists([name])  # connected before the start
-    found = Race(codes=[])
+    found = Race(name=name)
     with ThreadPoolExecutor(writers, thread_name_prefix="writer") as pool:
         futures = [pool.submit(put, variant) for variant in range(writers)]
         while not all(future.done() for future in futures):

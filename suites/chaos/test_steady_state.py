@@ -13,17 +13,22 @@ import numpy as np
 import pytest
 
 from chaos.healthy import (
-    forget_local,
     judge_hits,
     judge_reads,
     keep_for_others,
+    replay_fresh,
     replay_in_rounds,
 )
 from chaos.judge.conservation import judge_conservation
 from chaos.judge.latency import judge_cost_after_detection, judge_cost_per_request
 from chaos.judge.limit import at_least, at_most
 from chaos.judge.recovery import hit_rate
-from chaos.judge.validity import gated, scheduling_allowance_s, validity_of
+from chaos.judge.validity import (
+    gated,
+    scheduling_allowance_s,
+    smallest_limit_s,
+    validity_of,
+)
 from chaos.kv_laws import (
     NOT_THERE,
     KvCode,
@@ -41,6 +46,7 @@ from chaos.load.routing import SessionAffine, evenly
 from chaos.steps import (
     again,
     ask,
+    ask_together,
     data_links,
     judge_equal,
     judge_laws,
@@ -90,24 +96,23 @@ def test_a_healthy_pool_reads_fast_and_is_never_worse_than_none(
     """O1 to O5 and the article's read latency, one trace in two arms."""
     kept = keep_for_others(cluster, rng, count=120, tokens=TOKENS, rate_per_s=25.0)
 
-    healthy = load(kept.requests, arm="healthy", route=kept.route)
+    healthy = replay_fresh(cluster, load, kept, arm="healthy")
     ledger = steady_state()
-    forget_local(cluster)
     for engine in cluster.engines:
         cluster.local_only(engine, True)
-    alone = load(kept.requests, arm="local_only", route=kept.route)
+    alone = replay_fresh(cluster, load, kept, arm="local_only")
 
     samples, limits, scale = healthy.samples, cluster.limits, cluster.spec.time_scale
     read = sum(reused(sample) for sample in samples)
     computed = sum(reused(sample) for sample in alone.samples)
-    validity = validity_of([healthy, alone], limits.deadline_base_s)
+    validity = validity_of([healthy, alone], smallest_limit_s(limits))
     dice = np.random.default_rng(rng.getrandbits(64))
     judge(judge_laws(cluster, samples))
     judge(ledger)
     judge(judge_equal("O3", "all is read", read, len(samples) * TOKENS))
     judge(judge_equal("evidence", "local-only reads nothing", computed, 0))
+    judge(judge_reads(samples, limits, tokens=TOKENS, time_scale=scale))
     for judged in (
-        *judge_reads(samples, limits, tokens=TOKENS, time_scale=scale),
         judge_cost_per_request(
             samples,
             alone.samples,
@@ -271,9 +276,9 @@ def test_a_writer_that_dies_gives_way_in_time(cluster_of, judge, history):
 
 
 @pytest.mark.parametrize("reader", ["remote", "same-host"])
-@pytest.mark.parametrize("keys", [1, 16], ids=["one-key", "batch"])
+@pytest.mark.parametrize(("keys", "size"), [(1, 16 * KEY_BYTES), (16, KEY_BYTES)])
 def test_a_read_longer_than_its_lease_is_no_read(
-    cluster_of, inject, judge, history, reader, keys
+    cluster_of, inject, judge, history, reader, keys, size
 ):
     """Bytes that come after the lease may be others' (Mooncake#850, #4239; D3, D4)."""
     cluster = cluster_of(**SMALL)
@@ -281,34 +286,79 @@ def test_a_read_longer_than_its_lease_is_no_read(
     host = cluster.host_of(store)
     probe = cluster.kv(host if reader == "same-host" else "")
     names = [f"late-{i}" for i in range(keys)]
-    written = probe.write(names, size_bytes=KEY_BYTES, host=host)
-    in_time, wrong = probe.read(names, size_bytes=KEY_BYTES)
+    written = probe.write(names, size_bytes=size, host=host)
+    in_time, wrong = probe.read(names, size_bytes=size)
     links, late_s = data_links(cluster, store), 1.5 * cluster.limits.lease_ttl_s
-    speed_kb = keys * KEY_BYTES / 1024 / late_s / len(links)
+    speed_kb = keys * size / 1024 / late_s / len(links)
 
     with inject.bandwidth(links, max(1, int(speed_kb))):
-        late, torn = probe.read(names, size_bytes=KEY_BYTES, timeout_s=10 * late_s)
+        late, torn = probe.read(names, size_bytes=size, timeout_s=10 * late_s)
 
     judge(judge_codes("D4", "in time", [*written, *in_time], KvCode.OK))
     judge(judge_codes("D3", "too late", late, KvCode.LEASE_EXPIRED))
     judge(judge_no_wrong_bytes(wrong + torn, 2 * keys))
 
 
+def test_the_pages_of_a_late_read_serve_nobody_else(cluster_of, inject, judge, history):
+    """A read that missed its deadline never writes into pages of others (F3, O1).
+
+    A prompt comes too slowly for its T; others take all of L2 while its bytes are still
+    on their way. What L2 gives of the others afterwards must be their own.
+    """
+    cluster = cluster_of(**SMALL)
+    engine, other = cluster.engines
+    asked = prompt(cluster, "too-slow", 2 * TOKENS)
+    keep(cluster, other, asked)
+    fresh = [prompt(cluster, f"fresh-{i}", TOKENS) for i in range(4)]
+    links = data_links(cluster, cluster.owners_of(asked)[0][0])
+    total_kb = whole_pages(cluster, asked) * cluster.spec.page_bytes / 1024
+    slow_s = 4 * cluster.limits.deadline_s(asked.input_length)
+
+    with inject.bandwidth(links, int(total_kb / slow_s / len(links))):
+        late = ask(cluster, engine, again(asked, "late"))
+        first = ask_together(cluster, [(engine, each) for each in fresh])
+    rest = [
+        ask(cluster, engine, again(each, f"{turn}"))
+        for turn in range(20)
+        for each in fresh
+    ]
+
+    judge(
+        judge_equal(
+            "evidence",
+            "the read was late",
+            float(late.answer.prefetch_outcome == "timeout"),
+            1,
+        )
+    )
+    judge(judge_laws(cluster, [late, *first, *rest]))
+    found = sum(sample.answer.l2_tokens for sample in rest)
+    judge(at_least("evidence", "L2 was read", found, TOKENS, samples=len(rest)))
+    judge(judge_conservation(cluster.conservation()))
+
+
 def test_one_of_many_writers_of_a_key_wins(cluster_of, judge, history):
-    """64 writers of one key, each with a value of its own (Mooncake#1374, D8)."""
+    """64 writers of a key, each with its own value, ten times (Mooncake#1374, D8)."""
     cluster = cluster_of(**SMALL)
     writer, reader = cluster.kv(), cluster.kv()
 
-    for name in [f"race-{i}" for i in range(10)]:
-        found = race(writer, reader, name, writers=64, size_bytes=KEY_BYTES)
-        losers = [code for code in found.codes if code != KvCode.OK]
-        winner = found.winners[0] if found.winners else 0
-        codes, wrong = reader.read([name], size_bytes=KEY_BYTES, variant=winner)
-        judge(judge_equal("D8", "winners", len(found.winners), 1, samples=64))
-        judge(judge_codes("D8", "everybody else", losers, KvCode.EXISTS))
-        judge(judge_codes("D8", "readers meanwhile", found.read_codes, NOT_YET_OR_OK))
-        judge(judge_codes("D8", "the winner is read", codes, KvCode.OK))
-        judge(judge_no_wrong_bytes(found.torn + wrong, len(found.read_codes) + 1))
-
+    names = [f"race-{i}" for i in range(10)]
+    races = [
+        race(writer, reader, name, writers=64, size_bytes=KEY_BYTES) for name in names
+    ]
+    reads = [
+        reader.read([each.name], size_bytes=KEY_BYTES, variant=each.winner)
+        for each in races
+    ]
     allocated = sum(cluster.owned_bytes().values())
-    judge(judge_equal("D8", "bytes in the pool", allocated, 10 * KEY_BYTES))
+
+    one = sum(each.codes.count(KvCode.OK) == 1 for each in races)
+    losers = [code for each in races for code in each.codes if code != KvCode.OK]
+    meanwhile = [code for each in races for code in each.read_codes]
+    torn = sum(each.torn for each in races) + sum(wrong for _, wrong in reads)
+    judge(judge_equal("D8", "races with one winner", one, len(races)))
+    judge(judge_codes("D8", "everybody else", losers, KvCode.EXISTS))
+    judge(judge_codes("D8", "readers meanwhile", meanwhile, NOT_YET_OR_OK))
+    judge(judge_codes("D8", "the winner is read", [c[0] for c, _ in reads], KvCode.OK))
+    judge(judge_no_wrong_bytes(torn, len(meanwhile) + len(reads)))
+    judge(judge_equal("D8", "bytes in the pool", allocated, len(races) * KEY_BYTES))
