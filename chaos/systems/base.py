@@ -215,6 +215,13 @@ class Cluster(Protocol):
         """Ends a role orderly (SIGTERM) and returns its exit code."""
         ...
 
+    def remove_store(self, store: str) -> float:
+        """Takes a store out of the pool at once; the seconds that the call took.
+
+        Its process goes on; it is back after `stop_role` and `start_role`.
+        """
+        ...
+
     def prefill(self, engine: str, request: Request, *, timeout_s: float) -> Answer:
         """Sends one request; never raises for a failure of the system: ok=False."""
         ...

@@ -11,6 +11,7 @@ import dataclasses
 import json
 import signal
 import sys
+import time
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
@@ -179,6 +180,22 @@ class RefimplCluster:
 
     def stop_role(self, role: str, *, timeout_s: float = 10.0) -> int:
         return self._target.stop(role, timeout_s=timeout_s)
+
+    def remove_store(self, store: str) -> float:
+        """The call with which a store takes its leave, sent for it."""
+        state = self._admin(store, "GET", "/state")
+        message = pool_pb2.UnmountRequest(
+            id=int(state["segment"], 16), client=int(state["client"], 16)
+        )
+        master = self._master()
+        self._segments()  # the channel is open: only the call is timed
+        begin_s = time.monotonic()
+        answer = master.UnmountSegment(message, timeout=_CALL_TIMEOUT_S)
+        took_s = time.monotonic() - begin_s
+        if answer.code:
+            message_ = f"the master did not remove {store}: {answer.detail}"
+            raise HarnessError(message_)
+        return took_s
 
     def reset(self) -> None:
         """Back to an empty, healthy cluster, verified.
