@@ -46,6 +46,7 @@ class MasterRpc:
     ) -> None:
         self._clock = clock
         self._waiters = ThreadPoolExecutor(_WAITERS, thread_name_prefix="lookup")
+        self._sent: set[Any] = set()
         self._channel = grpc.insecure_channel(address, options=_options(settings))
         self.stub = pool_pb2_grpc.MasterStub(self._channel)  # type: ignore[no-untyped-call]
 
@@ -80,13 +81,17 @@ class MasterRpc:
     def send(self, method: Any, request: Any, deadline: float) -> None:
         """A call whose answer nobody waits for.
 
+        The future is kept until it is done: grpcio cancels a call that nobody holds.
+
         Raises:
             RpcFailed: it could not even be sent.
         """
         try:
-            method.future(request, timeout=self._left_s(deadline))
+            future = method.future(request, timeout=self._left_s(deadline))
         except ValueError as error:
             raise RpcFailed(Code.RPC_FAIL, str(error)) from error
+        self._sent.add(future)
+        future.add_done_callback(self._sent.discard)
 
     def _call_aside(
         self, method: Any, request: Any, left_s: float, cancel: Cancel

@@ -556,6 +556,22 @@ def test_a_put_that_fails_everywhere_is_revoked(pool):
     assert client.exists(keys, timeout_s=3).tolist() == [Code.OBJECT_NOT_FOUND] * 2
 
 
+def test_every_revocation_that_nobody_waits_for_arrives(pool):
+    for number in (1, 2):
+        pool.store(number).failpoints.set("store.write", "return(-800)")
+    client = pool.client()
+    names = [f"k{i}" for i in range(30)]
+
+    for name in names:
+        client.put(keys_of(name), pages(1), timeout_s=3)
+
+    until = time.monotonic() + 2
+    while len(pool.master.revoked) < 60 and time.monotonic() < until:
+        time.sleep(0.01)
+    assert len(pool.master.revoked) == 60
+    assert not pool.master.objects
+
+
 def test_a_put_keeps_its_deadline(pool, silent):
     store = pool.store(1)
     store.rails = {"r0": silent}
