@@ -15,11 +15,11 @@ from chaos.judge.blast import PageMap, byte_share, measured_loss, predicted_loss
 from chaos.load.generate import GeneratorSettings, generate, shared_blocks
 from chaos.load.routing import SessionAffine, evenly
 from chaos.load.trace import longest_per_session
-from chaos.steps import extended, wait_for, wait_idle
+from chaos.steps import ask_together, extended, wait_for, wait_idle
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from chaos.driver import LoadDriver
     from chaos.judge.blast import Loss
@@ -109,6 +109,42 @@ def route_evenly(cluster: Cluster, talks: Conversations) -> SessionAffine:
     return SessionAffine(engines=engines, explicit=evenly(talks.sessions, engines))
 
 
+def move_sessions(cluster: Cluster, route: SessionAffine) -> SessionAffine:
+    """Every other session goes on at the next engine, as after a rebalance."""
+    engines = tuple(cluster.engines)
+    explicit = dict(route.explicit)
+    for session in sorted(explicit)[::2]:
+        at = engines.index(explicit[session])
+        explicit[session] = engines[(at + 1) % len(engines)]
+    return replace(route, explicit=explicit)
+
+
+def sharing(cluster: Cluster, system: Request, tokens: int = 1024) -> Conversations:
+    """One conversation an engine, all of them behind one system prompt."""
+    kept = tuple(
+        replace(
+            extended(cluster, system, f"{system.request_id}/{engine}", tokens),
+            session=f"session-of-{engine}",
+        )
+        for engine in cluster.engines
+    )
+    return Conversations(kept=kept, shared=frozenset(system.hash_ids))
+
+
+def keep_all(cluster: Cluster, pairs: Sequence[tuple[str, Request]]) -> None:
+    """Has engines compute prompts and keep them in the pool; empties their tiers."""
+    lacking = list(pairs)
+
+    def kept() -> bool:
+        ask_together(cluster, lacking)
+        settle(cluster)
+        lacking[:] = [pair for pair in lacking if not all(cluster.owners_of(pair[1]))]
+        return not lacking
+
+    wait_for(kept, "the pool to hold all prompts")
+    flush(cluster)
+
+
 def keep_conversations(
     cluster: Cluster, load: LoadDriver, talks: Conversations, route: SessionAffine
 ) -> None:
@@ -185,11 +221,16 @@ def ask_next_turns(
     name: str = "",
 ) -> LoadRun:
     """Every conversation's next turn, from the pool: L1 and L2 are empty before."""
+    flush(cluster)
+    turns = next_turns(cluster, talks, name or arm)
+    return load(turns, arm=arm, route=route)
+
+
+def flush(cluster: Cluster) -> None:
+    """Empties L1 and L2 of every engine: the next hit must come from the pool."""
     settle(cluster)
     for engine in cluster.engines:
         cluster.flush_local(engine)
-    turns = next_turns(cluster, talks, name or arm)
-    return load(turns, arm=arm, route=route)
 
 
 def settle(cluster: Cluster) -> None:

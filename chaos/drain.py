@@ -1,0 +1,100 @@
+"""A store that is told to end, watched until it has (A8)."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from chaos.judge.limit import none_of
+from chaos.kv_laws import NOT_THERE, KvCode
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from chaos.judge.verdict import Judgement
+    from chaos.systems.base import Cluster, KvProbe
+
+STOP_TIMEOUT_S = 20.0
+UNMOUNT_SHARE = 0.9
+"""Reads sent in the last tenth of the grace may meet its end on their way."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """One look at the store: was it alive, then was it listed, then a read of all."""
+
+    at_s: float
+    alive: bool
+    listed: bool
+    codes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drained:
+    """What was seen from the SIGTERM to after the end of the process."""
+
+    sent_s: float
+    exit_code: int
+    looks: tuple[Look, ...]
+
+
+def drain(
+    cluster: Cluster, store: str, probe: KvProbe, names: Sequence[str]
+) -> Drained:
+    """Sends SIGTERM and reads the names, all on this store, until it has ended."""
+    with ThreadPoolExecutor(1, thread_name_prefix="stop") as pool:
+        sent_s = time.monotonic()
+        ending = pool.submit(cluster.stop_role, store, timeout_s=STOP_TIMEOUT_S)
+        looks = []
+        while not ending.done():
+            looks.append(_look(cluster, store, probe, names))
+        looks.append(_look(cluster, store, probe, names))
+        return Drained(sent_s=sent_s, exit_code=ending.result(), looks=tuple(looks))
+
+
+def judge_served(drained: Drained, grace_s: float) -> list[Judgement]:
+    """A8: all is read during the grace; afterwards it is not there, never broken."""
+    ends_s = drained.sent_s + UNMOUNT_SHARE * grace_s
+    during = [code for x in drained.looks if x.at_s < ends_s for code in x.codes]
+    after = [code for x in drained.looks if x.at_s >= ends_s for code in x.codes]
+    broken = sum(code not in (KvCode.OK, *NOT_THERE) for code in after)
+    failed = sum(code != KvCode.OK for code in during)
+    return [
+        none_of(
+            "A8",
+            "all reads are served during the grace",
+            failed,
+            of=len(during),
+            what="reads failed",
+        ),
+        none_of(
+            "A8",
+            "and miss afterwards, they never break",
+            broken,
+            of=len(after),
+            what="reads broke",
+        ),
+    ]
+
+
+def judge_gone_before_exit(drained: Drained) -> Judgement:
+    """A8: the pool forgets a store before its process ends."""
+    dead = [look for look in drained.looks if not look.alive]
+    return none_of(
+        "A8",
+        "the segment is gone before the process",
+        sum(look.listed for look in dead),
+        of=len(dead),
+        what="looks found a dead store listed",
+    )
+
+
+def _look(cluster: Cluster, store: str, probe: KvProbe, names: Sequence[str]) -> Look:
+    at_s = time.monotonic()
+    alive = cluster.process(store) is not None
+    listed = any(store in one for one in probe.owners(names))
+    codes, wrong = probe.read(names)
+    codes += [KvCode.OK - 1] * wrong
+    return Look(at_s=at_s, alive=alive, listed=listed, codes=tuple(codes))
