@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from chaos.faults.base import Receipt
     from chaos.faults.injector import Injector
 
+_TAP = "tap"
+"""Counts and breaks nothing: that nothing flowed may be the very law."""
+
 
 @dataclass(slots=True, kw_only=True)
 class Case:
@@ -48,5 +51,6 @@ class Case:
                 injector.revert_all()
             except ExceptionGroup:
                 continue  # every member is a residual receipt, judged below
-        if self.receipts:
-            self.docket(judge_evidence(self.receipts))
+        faults = [receipt for receipt in self.receipts if receipt.kind != _TAP]
+        if faults:
+            self.docket(judge_evidence(faults))
