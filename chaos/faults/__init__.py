@@ -21,6 +21,7 @@ from chaos.faults.partition import Partition
 from chaos.faults.pause import Pause
 from chaos.faults.reset import Reset
 from chaos.faults.restart import Restart
+from chaos.faults.tap import Tap
 from chaos.systems.base import Link
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ __all__ = [
     "pause",
     "reset",
     "restart",
+    "tap",
 ]
 
 
@@ -127,6 +129,15 @@ def blackhole(
 ) -> Blackhole:
     """Connected but silent."""
     return Blackhole(control, links_of(cluster, links))
+
+
+def tap(
+    cluster: Cluster,
+    control: ToxicControl,
+    links: str | Link | Iterable[str | Link],
+) -> Tap:
+    """Counts bytes and changes nothing."""
+    return Tap(control, links_of(cluster, links))
 
 
 def failpoint(

@@ -13,7 +13,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """Proof that a fault had effect. `effect` 0 means none: INCONCLUSIVE, never PASS."""
+    """Proof that a fault had effect. `effect` 0 is none: INCONCLUSIVE, never PASS."""
 
     measure: str
     effect: float
@@ -30,6 +30,7 @@ class Receipt:
     parameters: dict[str, object] = field(default_factory=dict)
     planned_at_s: float = 0.0
     injected_at_s: float | None = None
+    reverting_at_s: float | None = None
     reverted_at_s: float | None = None
     evidence: Evidence | None = None
     residual: str = ""

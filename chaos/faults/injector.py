@@ -93,6 +93,7 @@ class Injection:
         if not self.active:
             return self.receipt
         self.sample()
+        self.receipt.reverting_at_s = self._owner.clock()
         self._record(FaultState.REVERTING)
         self._owner.notify("reverting", self.receipt)
         residual = self._revert()
@@ -228,6 +229,9 @@ class Injector:
 
     def blackhole(self, links: Links) -> Injection:
         return self._build(build.blackhole, links)
+
+    def tap(self, links: Links) -> Injection:
+        return self._build(build.tap, links)
 
     def failpoint(self, role: str, name: str, spec: str) -> Injection:
         return self._build(build.failpoint, role, name, spec)

@@ -104,10 +104,25 @@ def closing_budget_s(limits: Limits, *, retripped: int, probe_s: float) -> float
     return open_for_s * (1 + JITTER) + limits.breaker_probes_to_close * probe_s
 
 
+def trip_budget_s(limits: Limits, tokens: int) -> tuple[float, str]:
+    """How long opening may take under silence, and the formula in words.
+
+    The run of read deadlines that opens it, one after the other, each T and a poll.
+    """
+    count = limits.breaker_consecutive_deadlines
+    each_s = limits.deadline_s(tokens) + limits.poll_s
+    words = f"{count} read deadlines x (T {limits.deadline_s(tokens):.3f} s + one poll)"
+    return count * each_s, words
+
+
 def judge_opens(
-    changes: Sequence[Change], *, fault_at_s: float, budget_s: float
+    changes: Sequence[Change], *, fault_at_s: float, budget_s: float, formula: str = ""
 ) -> Judgement:
-    """Opens within its budget once errors persist; never opening is a FAIL."""
+    """Opens within its budget once errors persist; never opening is a FAIL.
+
+    `fault_at_s` is the instant of the first operation that could meet the fault;
+    `formula` says in words where the budget comes from.
+    """
     claim = "breaker opens within its budget"
     opened = [c.at_s for c in changes if c.target == OPEN and c.at_s >= fault_at_s]
     taken_s = opened[0] - fault_at_s if opened else float("inf")
@@ -119,20 +134,29 @@ def judge_opens(
         samples=max(1, len(opened)),
         unit="s",
         label="after",
-        reason="" if opened else "it never opened",
+        reason="; ".join(filter(None, ("" if opened else "it never opened", formula))),
     )
 
 
 def judge_closes(
-    changes: Sequence[Change], *, healed_at_s: float, budget_s: float
+    changes: Sequence[Change],
+    *,
+    healed_at_s: float,
+    budget_s: float,
+    healing_from_s: float = float("inf"),
 ) -> Judgement:
-    """Closes within its budget once the fault is gone; it must have been open."""
+    """Closes within its budget once the fault is gone; it must have been open.
+
+    A fault of many parts goes part by part from `healing_from_s` on; a breaker that
+    closes while the last part goes has taken no time.
+    """
     claim = "breaker closes after recovery within its budget"
-    if _state_at(changes, healed_at_s) == CLOSED:
+    begin_s = min(healing_from_s, healed_at_s)
+    if _state_at(changes, begin_s) == CLOSED:
         reason = "the breaker was not open when the fault ended"
         return inconclusive("O6", claim, reason)
-    closed = [c.at_s for c in changes if c.target == CLOSED and c.at_s >= healed_at_s]
-    taken_s = closed[0] - healed_at_s if closed else float("inf")
+    closed = [c.at_s for c in changes if c.target == CLOSED and c.at_s >= begin_s]
+    taken_s = max(0.0, closed[0] - healed_at_s) if closed else float("inf")
     return at_most(
         "O6",
         claim,

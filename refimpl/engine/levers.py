@@ -58,6 +58,13 @@ class EngineLevers:
             "breaker_window_s": breaker.window_s,
             "breaker_open_for_s": breaker.open_for_s,
             "breaker_probes_to_close": breaker.probes_to_close,
+            "breaker_min_samples": breaker.min_samples,
+            "breaker_fault_ratio": breaker.fault_ratio,
+            "breaker_consecutive_deadlines": breaker.consecutive_deadlines,
+            "breaker_probe_deadline_s": breaker.probe_deadline_s,
+            "quarantine_probe_interval_s": (
+                self.cache_settings.quarantine.probe_interval_s
+            ),
             "prefill_tokens_per_s": self.chosen.prefill_rate,
             "prefill_slots": self.chosen.prefill_slots,
             "block_tokens": BLOCK_TOKENS,

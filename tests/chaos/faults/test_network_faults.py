@@ -16,6 +16,7 @@ from chaos.faults import (
     nic_down,
     partition,
     reset,
+    tap,
 )
 from chaos.faults.touch import touch
 
@@ -29,6 +30,22 @@ def test_nic_down_silences_both_ways_of_one_rail_only(cluster, control) -> None:
     }
     toxics = control.toxics("proxy-store-1.rail1").values()
     assert all(toxic["attributes"] == {"timeout": 0} for toxic in toxics)
+
+
+def test_a_tap_cuts_nothing_and_counts_both_ways(cluster, control) -> None:
+    fault = tap(cluster, control, "store-0.rail0")
+    fault.inject()
+
+    name = "proxy-store-0.rail0"
+    assert control.kinds() == {
+        (name, "slicer", "upstream"),
+        (name, "slicer", "downstream"),
+    }
+    for toxic in control.toxics(name).values():
+        assert toxic["attributes"]["average_size"] == 64 << 20
+        assert toxic["attributes"]["delay"] == 0
+    fault.revert()
+    assert fault.verify_reverted() == ""
 
 
 def test_a_partition_cuts_every_link_of_a_role(cluster, control) -> None:

@@ -20,6 +20,7 @@ from chaos.judge.breaker import (
     judge_stays_closed,
     open_spans,
     retrips,
+    trip_budget_s,
 )
 from chaos.judge.verdict import Verdict
 
@@ -220,3 +221,31 @@ def test_the_operators_lever_and_the_past_are_left_out():
 def test_an_unknown_state_is_an_error():
     with pytest.raises(ValueError, match="ajar"):
         changes_of([{"at": 1.5, "from": "CLOSED", "to": "ajar"}])
+
+
+def test_closing_while_the_last_part_of_a_fault_goes_takes_no_time():
+    judged = judge_closes(GOOD, healed_at_s=3.4, healing_from_s=2.5, budget_s=1.0)
+
+    assert judged.verdict is Verdict.PASS
+    assert judged.numbers["value"] == 0.0
+
+
+def test_a_breaker_that_closed_before_the_fault_began_to_go_is_not_judged():
+    judged = judge_closes(GOOD, healed_at_s=3.9, healing_from_s=3.5, budget_s=1.0)
+
+    assert judged.verdict is Verdict.INCONCLUSIVE
+
+
+def test_the_trip_budget_is_a_run_of_read_deadlines(fabricate):
+    limits = fabricate.limits()
+    budget_s, words = trip_budget_s(limits, 8192)
+
+    each_s = limits.deadline_s(8192) + limits.poll_s
+    assert budget_s == pytest.approx(limits.breaker_consecutive_deadlines * each_s)
+    assert "5 read deadlines" in words
+
+
+def test_the_formula_of_the_budget_is_printed():
+    judged = judge_opens(GOOD, fault_at_s=0.4, budget_s=1.0, formula="5 x T")
+
+    assert judged.reason == "5 x T"

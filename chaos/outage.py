@@ -1,0 +1,373 @@
+"""Steps of the breaker's pages: prompts kept in the pool, its log, what was sent.
+
+Everything here reads the engine's own state log and counters; times are seconds on the
+monotonic clock that harness and engines share.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Self
+
+from chaos.errors import HarnessError
+from chaos.judge.breaker import changes_of
+from chaos.load.routing import SessionAffine, evenly
+from chaos.steps import (
+    again,
+    ask,
+    ask_together,
+    data_links,
+    prompt,
+    wait_for,
+    wait_idle,
+    wait_kept,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from chaos.driver import LoadDriver
+    from chaos.faults.injector import Injection, Injector
+    from chaos.judge.breaker import Change
+    from chaos.load.sample import LoadRun, Sample
+    from chaos.systems.base import Cluster, Request
+
+WATCH_STEP_S = 0.02
+WATCH_KEPT = 20_000
+
+
+def breaker_of(cluster: Cluster, engine: str) -> Mapping[str, Any]:
+    """The breaker's part of an engine's state."""
+    found: Mapping[str, Any] = cluster.engine_state(engine)["hicache"]["breaker"]
+    return found
+
+
+def breaker_log(
+    cluster: Cluster, engine: str, *, since_s: float = float("-inf")
+) -> list[Change]:
+    """The transitions of one engine's breaker, without what the operator did."""
+    return changes_of(breaker_of(cluster, engine)["transitions"], since_s=since_s)
+
+
+def wait_breaker(
+    cluster: Cluster, engine: str, state: str, *, timeout_s: float = 20.0
+) -> None:
+    """Waits until the breaker of an engine is in a state ("open", "closed", ...).
+
+    Raises:
+        HarnessError: It never was.
+    """
+    wait_for(
+        lambda: breaker_of(cluster, engine)["state"] == state,
+        f"the breaker of {engine} to be {state}",
+        timeout_s=timeout_s,
+    )
+
+
+def reaches(
+    cluster: Cluster, engine: str, state: str, *, timeout_s: float = 20.0
+) -> bool:
+    """The same where never getting there is a verdict, not an error."""
+    try:
+        wait_breaker(cluster, engine, state, timeout_s=timeout_s)
+    except HarnessError:
+        return False
+    return True
+
+
+def operations(cluster: Cluster, engine: str, *, probes: bool = True) -> int:
+    """Storage operations that an engine has sent so far; its own probes with them."""
+    counters = cluster.engine_state(engine)["hicache"]["counters"]
+    return _sent(counters, probes=probes)
+
+
+def quarantine_events(cluster: Cluster, engine: str, kind: str) -> dict[str, float]:
+    """Endpoint -> when it was first quarantined (or readmitted)."""
+    events = cluster.engine_state(engine)["hicache"]["quarantine"]["events"]
+    found: dict[str, float] = {}
+    for event in events:
+        if event["kind"] == kind:
+            found.setdefault(event["endpoint"], float(event["at"]))
+    return found
+
+
+def keep_prompts(
+    cluster: Cluster, load: LoadDriver, requests: Sequence[Request]
+) -> None:
+    """Has every prompt computed and kept in the pool, and empties L1 and L2.
+
+    Raises:
+        HarnessError: One of them is not there: nothing could be judged.
+    """
+    at_once = [_at(request, 0.0) for request in requests]
+    run = load(
+        at_once,
+        arm="keep",
+        route=route(cluster, requests),
+        max_in_flight=len(requests),
+    )
+    bad = [s.request.request_id for s in run.samples if not (s.answer and s.answer.ok)]
+    if bad:
+        message = f"{len(bad)} prompts were not computed, first {bad[0]}"
+        raise HarnessError(message)
+    for engine in cluster.engines:
+        wait_idle(cluster, engine)
+    wait_kept(cluster, requests)
+    flush(cluster)
+
+
+def flush(cluster: Cluster) -> None:
+    """Empties L1 and L2 of every engine: the next hit must come from the pool."""
+    for engine in cluster.engines:
+        wait_idle(cluster, engine)
+        cluster.flush_local(engine)
+
+
+def route(cluster: Cluster, requests: Sequence[Request]) -> SessionAffine:
+    """Session-affine, every engine the same number of sessions."""
+    engines = tuple(cluster.engines)
+    sessions = [request.session for request in requests]
+    return SessionAffine(engines=engines, explicit=evenly(sessions, engines))
+
+
+def prompts(
+    cluster: Cluster, name: str, count: int, tokens: int, *, per_s: float, sessions: int
+) -> list[Request]:
+    """Prompts that share nothing, one every 1/`per_s` seconds, in turn by session."""
+    return [
+        _at(
+            prompt(
+                cluster,
+                f"{name}-{number}",
+                tokens,
+                session=f"{name}-s{number % sessions}",
+            ),
+            number / per_s,
+        )
+        for number in range(count)
+    ]
+
+
+def ask_each(
+    cluster: Cluster, engine: str, requests: Sequence[Request]
+) -> list[Sample]:
+    """One after the other: the order of operations is the order of requests."""
+    return [ask(cluster, engine, request) for request in requests]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Baseline:
+    """The arms without a fault, on one trace from one state."""
+
+    healthy: LoadRun
+    local_only: LoadRun
+
+
+@dataclass(slots=True)
+class Arms:
+    """Healthy and local-only arms, run once a suite and trace, then kept.
+
+    Every arm starts from one state: the trace's prompts in an otherwise empty pool,
+    L1 and L2 empty. The arms without a fault leave the pool as they found it.
+    """
+
+    _kept: dict[str, Baseline] = field(default_factory=dict)
+
+    def baseline(
+        self, cluster: Cluster, load: LoadDriver, trace: Sequence[Request]
+    ) -> Baseline:
+        """Both arms of this trace; leaves the cluster ready for the fault arm."""
+        key = f"{cluster.spec} {[request.request_id for request in trace]}"
+        keep_prompts(cluster, load, trace)
+        if key not in self._kept:
+            self._kept[key] = Baseline(
+                local_only=_local_only(cluster, load, trace),
+                healthy=_arm(cluster, load, trace, "healthy"),
+            )
+        return self._kept[key]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """One look at a breaker; `sent` are operations of requests, probes not counted."""
+
+    at_s: float
+    state: str
+    sent: int
+
+
+class StateWatch:
+    """Looks at one engine's breaker all the time while its block runs."""
+
+    def __init__(self, cluster: Cluster, engine: str) -> None:
+        self.seen: list[Seen] = []
+        self._cluster = cluster
+        self._engine = engine
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._body, name="state", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._ended.set()
+        self._thread.join(10.0)
+
+    @property
+    def longest_gap_s(self) -> float:
+        """The longest time between two looks in a row."""
+        gaps = [b.at_s - a.at_s for a, b in itertools.pairwise(self.seen)]
+        return max(gaps, default=float("inf"))
+
+    def sent_until_closed(self) -> tuple[int, float]:
+        """Operations sent between the first look that was not closed and the last.
+
+        State and counters of one look are read one after the other, so the counters of
+        a look count only if the next look is not closed either.
+
+        Returns:
+            (operations, seconds watched).
+        """
+        rows = list(
+            itertools.takewhile(
+                lambda look: look.state != "closed",
+                itertools.dropwhile(lambda look: look.state == "closed", self.seen),
+            )
+        )[:-1]
+        if len(rows) < 2:
+            return 0, 0.0
+        return rows[-1].sent - rows[0].sent, rows[-1].at_s - rows[0].at_s
+
+    def _body(self) -> None:
+        while not self._ended.wait(WATCH_STEP_S) and len(self.seen) < WATCH_KEPT:
+            cache = self._cluster.engine_state(self._engine)["hicache"]
+            look = Seen(
+                at_s=time.monotonic(),
+                state=str(cache["breaker"]["state"]),
+                sent=_sent(cache["counters"], probes=False),
+            )
+            self.seen.append(look)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenStretch:
+    """What was sent between two readings, both taken in one and the same OPEN."""
+
+    operations: int = 0
+    packets: int = 0
+    open_s: float = 0.0
+    samples: tuple[Sample, ...] = ()
+
+
+def while_open(
+    cluster: Cluster,
+    engine: str,
+    requests: Sequence[Request],
+    bytes_so_far: Callable[[], int],
+    *,
+    tries: int = 4,
+) -> OpenStretch:
+    """Asks for prompts while the breaker is open and counts what was sent meanwhile.
+
+    A stretch in which it stopped being open says nothing: the next one is taken.
+    Without any good one the answer is empty, which judges as inconclusive.
+    """
+    for turn in range(tries):
+        if not reaches(cluster, engine, "open"):
+            break
+        wait_idle(cluster, engine)
+        cluster.flush_local(engine)
+        before = breaker_of(cluster, engine)
+        begin_s, sent = time.monotonic(), operations(cluster, engine)
+        packets = bytes_so_far()
+        asked = [again(request, f"open-{turn}") for request in requests]
+        samples = ask_each(cluster, engine, asked)
+        packets = bytes_so_far() - packets
+        sent = operations(cluster, engine) - sent
+        end_s, after = time.monotonic(), breaker_of(cluster, engine)
+        if before["state"] == "open" and after["generation"] == before["generation"]:
+            return OpenStretch(
+                operations=sent,
+                packets=packets,
+                open_s=end_s - begin_s,
+                samples=tuple(samples),
+            )
+    return OpenStretch()
+
+
+def open_by_silence(
+    cluster: Cluster, inject: Injector, engine: str, requests: Sequence[Request]
+) -> Injection:
+    """Silences every store and asks at once for kept prompts until the breaker opens.
+
+    Returns the running fault. A breaker that stays closed shows in what follows.
+    """
+    silence = inject.blackhole(data_links(cluster))
+    silence.start()
+    ask_together(cluster, [(engine, request) for request in requests])
+    reaches(cluster, engine, "open", timeout_s=2.0)
+    return silence
+
+
+def ask_with_faults(
+    cluster: Cluster,
+    engine: str,
+    requests: Sequence[Request],
+    *,
+    faults: int,
+    of: int,
+) -> tuple[list[Sample], set[str]]:
+    """Asks one by one; `faults` in every `of` reads fail, on store after store.
+
+    An exact pattern, no dice: before such a read one store that holds pages of the
+    prompt is told to refuse reads, the one that was told so least often. Returns the
+    samples and the stores that did refuse one.
+    """
+    samples, told, hurt = [], dict.fromkeys(cluster.stores, 0), set[str]()
+    for index, request in enumerate(requests):
+        if index % of >= faults:
+            samples.append(ask(cluster, engine, request))
+            continue
+        owners = {name for page in cluster.owners_of(request) for name in page}
+        store = min(sorted(owners), key=told.__getitem__)
+        told[store] += 1
+        cluster.set_failpoint(store, "store.read", "return(-800)")
+        samples.append(ask(cluster, engine, request))
+        if cluster.failpoint_hits(store, "store.read"):
+            hurt.add(store)
+        cluster.set_failpoint(store, "store.read", "off")
+    return samples, hurt
+
+
+def _local_only(
+    cluster: Cluster, load: LoadDriver, trace: Sequence[Request]
+) -> LoadRun:
+    for engine in cluster.engines:
+        cluster.local_only(engine, True)
+    try:
+        return _arm(cluster, load, trace, "local_only")
+    finally:
+        for engine in cluster.engines:
+            cluster.local_only(engine, False)
+
+
+def _arm(
+    cluster: Cluster, load: LoadDriver, trace: Sequence[Request], arm: str
+) -> LoadRun:
+    run = load(trace, arm=arm, route=route(cluster, trace))
+    flush(cluster)
+    return run
+
+
+def _at(request: Request, at_s: float) -> Request:
+    return replace(request, at_s=at_s)
+
+
+def _sent(counters: Mapping[str, Any], *, probes: bool) -> int:
+    sent: Mapping[str, int] = counters.get("storage_operations", {})
+    kinds = sent if probes else ("exists", "get", "put")
+    return sum(int(sent.get(kind, 0)) for kind in kinds)
