@@ -38,7 +38,7 @@ def test_a_role_tells_its_addresses_and_ends_orderly(start):
 
 
 def test_a_role_that_refuses_to_start_is_quoted(start):
-    role = start("--listen", "nowhere")
+    role = start(*MASTER, "--listen", "nowhere")
 
     with pytest.raises(RoleFailed, match=r"m: exit 2: .*nowhere"):
         role.wait_ready(10)
