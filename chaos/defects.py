@@ -5,9 +5,14 @@ A defect is a failpoint `defect.<name>` that all roles start with; see `chaos sc
 
 from __future__ import annotations
 
+_PARTIAL = "suites/chaos/test_partial_reuse.py::"
 _STEADY = "suites/chaos/test_steady_state.py::"
 
 DEFECTS: dict[str, tuple[str, ...]] = {
+    "checksum_not_checked": (f"{_PARTIAL}test_corrupted_bytes_are_never_used",),
+    "deadline_ignored": (
+        f"{_PARTIAL}test_a_silent_store_costs_its_pages_and_at_most_the_deadline[pause]",
+    ),
     "lease_not_checked": (
         f"{_STEADY}test_a_read_longer_than_its_lease_is_no_read[16-16384-remote]",
     ),
