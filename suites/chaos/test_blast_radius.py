@@ -32,6 +32,7 @@ from chaos.judge.recovery import hit_rate, judge_recovery
 from chaos.judge.statistics import pair_ttft
 from chaos.kv_laws import KvCode, judge_codes
 from chaos.load.generate import GeneratorSettings
+from chaos.load.noise import NoiseProbe
 from chaos.probing import (
     LookupLog,
     in_batches,
@@ -128,6 +129,7 @@ MISHAPS = {
         engine, "hicache.put_batch", "return(-500)"
     ),
 }
+RARE = ("cache raises", "killed master", "master fails", "puts fail", "store fails")
 NODES = {"engines": 4, "stores_per_host": 2, "overrides": {"engine": COUNTING}}
 
 
@@ -192,6 +194,19 @@ def unmatched_puts(cluster):
     return counters["master_local_first_unmatched_total"]
 
 
+def judge_taken(claim, taken_s, limit_s, late_s):
+    """A6: a time, with how late this machine woke sleepers meanwhile beside it."""
+    return at_most(
+        "A6",
+        claim,
+        taken_s,
+        limit_s + late_s,
+        samples=1,
+        unit="s",
+        reason=f"{limit_s:g} s + {late_s:.3f} s measured scheduling",
+    )
+
+
 def judge_healed(lost, after):
     """O7: once it is written again, as much is reused as before the fault."""
     healed = replace(lost, fault=after)
@@ -233,7 +248,7 @@ def test_the_hit_rate_is_back_after_the_store_rejoins(
             samples,
             former=hit_rate(lost.healthy.samples),
             healed_at_s=healed_at_s,
-            budget_s=samples[-1].done_s - healed_at_s,
+            budget_s=rounds[-1].samples[20].intended_s - healed_at_s,
         )
     )
 
@@ -270,8 +285,8 @@ def test_a_lost_system_prompt_costs_everybody_once_and_is_refilled(
 ):
     """O7, a lost shared prompt: judged by the map and by the time until it is back."""
     cluster = cluster_of(**EIGHT)
-    system = prompt(cluster, "system", 2048)
-    keep_all(cluster, [(cluster.engines[0], system)])
+    engine, system = cluster.engines[0], prompt(cluster, "system", 2048)
+    keep_all(cluster, [(engine, system)])
     talks = sharing(cluster, system)
     route = route_evenly(cluster, talks)
     keep_conversations(cluster, load, talks, route)
@@ -279,20 +294,14 @@ def test_a_lost_system_prompt_costs_everybody_once_and_is_refilled(
     victim = before.shared_victim()
 
     healthy = ask_next_turns(cluster, load, talks, route, arm="healthy")
-    with inject.kill(victim) as receipt:
+    with inject.kill(victim):
         fault = ask_next_turns(cluster, load, talks, route, arm="fault")
         expect_gone(cluster, victim)
-        gone_at_s = time.monotonic()
-        asked = [extended(cluster, system, f"new-{i}", 1024) for i in range(8)]
-        samples = ask_until(
-            cluster,
-            cluster.engines[1],
-            asked,
-            lambda: all(cluster.owners_of(system)),
-        )
+        gone_s = time.monotonic()
+        after = ask(cluster, engine, extended(cluster, system, "after", 1024))
         settle(cluster)
-        refilled_s = time.monotonic() - gone_at_s
-        back = all(cluster.owners_of(system))
+        refilled_s = time.monotonic() - gone_s
+        found = sum(map(bool, cluster.owners_of(system)))
 
     lost = Lost(
         placed=before,
@@ -301,17 +310,18 @@ def test_a_lost_system_prompt_costs_everybody_once_and_is_refilled(
         fault=fault,
         page_tokens=cluster.limits.page_tokens,
     )
-    judge(judge_laws(cluster, [*fault.samples, *samples]))
+    pages = whole_pages(cluster, system)
+    judge(judge_laws(cluster, [*fault.samples, after]))
     judge(judge_prediction(lost.predicted(), lost.measured(), needed=8))
+    judge(judge_equal("O7", "one use brings it back", found, pages, unit="pages"))
     judge(
         at_most(
             "O7",
-            "the prompt is back with the first request after the expiry",
-            refilled_s if back else float("inf"),
-            2 * cluster.limits.deadline_s(2048),
-            samples=len(samples),
+            "refilled within its prefill and 10 s at factor 1",
+            refilled_s,
+            after.answer.prefill_modelled_s + 10 * cluster.spec.time_scale,
+            samples=1,
             unit="s",
-            reason=f"{victim} died at {receipt.injected_at_s:.1f}",
         )
     )
 
@@ -342,7 +352,7 @@ def test_a_node_that_dies_takes_only_its_own_prefixes(
 ):
     """Mooncake#2039 (A1): both stores of one node of four are killed."""
     cluster = cluster_of(**NODES)
-    talks = Conversations.of(TRACE, rng)
+    talks = Conversations.of(replace(TRACE, system_prompts=3), rng)
     route = route_evenly(cluster, talks)
 
     lost = lose_one_store(cluster, inject, load, talks, domain=cluster.host_of)
@@ -388,17 +398,18 @@ def test_a_store_that_rejoins_empty_is_not_flooded(cluster_of, inject, judge):
     victim, second_s = cluster.stores[3], cluster.spec.time_scale
     objects = cluster.spec.stores * (16 << 20) * 88 // 100 // (128 << 10)
     put_all(cluster.kv(), [f"fill-{i}" for i in range(objects)], 128 << 10)
-    with PutLog(cluster.kv(), "on", every_s=second_s / 5) as log:
+    puts = {"batch": 64, "size_bytes": 2048, "every_s": second_s / 5}
+    with PutLog(cluster.kv(), "on", **puts) as log:
         log.go_on_for(second_s)
         with inject.kill(victim) as receipt:
             expect_gone(cluster, victim)
-        back_s = time.monotonic()
+            gone_s = time.monotonic()
         log.go_on_for(15 * second_s)
 
     judge(judge_puts_fail_briefly(log, receipt.injected_at_s, second_s))
     judge(
         judge_share_in_windows(
-            log.between(back_s, float("inf")),
+            log.between(gone_s, float("inf")),
             victim,
             stores=cluster.spec.stores,
             window_s=second_s,
@@ -415,20 +426,23 @@ def test_a_sick_store_is_quarantined_alone_and_comes_back(cluster, inject, judge
 
     with inject.together(*fails_to_move_bytes(inject, sick)) as receipts:
         samples = ask_until(
-            cluster, engine, kept, lambda: is_blocked(cluster, engine, sick)
+            cluster,
+            engine,
+            [kept[0], fresh[0], *kept[1:]],
+            lambda: is_blocked(cluster, engine, sick),
         )
         settle(cluster)
-        before = cluster.owned_bytes()[sick]
-        samples += [ask(cluster, engine, each) for each in fresh]
+        samples += [ask(cluster, engine, each) for each in fresh[1:]]
         settle(cluster)
-        grown = cluster.owned_bytes()[sick] - before
+        pages = [page for each in fresh[1:] for page in cluster.owners_of(each)]
     healed_s = max(receipt.reverted_at_s for receipt in receipts)
     wait_readmitted(cluster, engine, sick)
 
     judge(judge_laws(cluster, samples))
     since_s = receipts[0].injected_at_s
     judge(judge_quarantined(cluster, engine, sick, since_s=since_s))
-    judge(judge_equal("A2", f"nothing new on {sick}", grown, 0, unit="bytes"))
+    written = [page for page in pages if page and sick not in page]
+    judge(judge_equal("A2", "pages go elsewhere", len(written), len(pages)))
     judge(judge_breakers_stayed_closed(cluster))
     judge(judge_readmitted(cluster, engine, sick, healed_s=healed_s))
 
@@ -463,23 +477,15 @@ def test_a_second_replica_serves_within_the_deadline(cluster, inject, judge):
     holders = {store for one in probe.owners(names) for store in one}
     silent = min(holders)
 
-    with inject.blackhole(data_links(cluster, silent)):
+    with inject.blackhole(data_links(cluster, silent)), NoiseProbe() as noise:
         first, first_s = timed_read(probe, names, timeout_s=2 * second_s)
+        late_s = noise.worst_s()
         second, second_read_s = timed_read(probe, names, timeout_s=2 * second_s)
     judge(judge_equal("A6", "two holders", len(holders), 2, unit="stores"))
     judge(judge_codes("A6", f"read while {silent} is silent", first, KvCode.OK))
     judge(judge_codes("A6", "and the second time", second, KvCode.OK))
-    judge(at_most("A6", "read in time", first_s, 1.2 * second_s, samples=1, unit="s"))
-    judge(
-        at_most(
-            "A6",
-            "the silent one is avoided",
-            second_read_s,
-            1.0 * second_s,
-            samples=1,
-            unit="s",
-        )
-    )
+    judge(judge_taken("the other is asked in time", first_s, 1.2 * second_s, late_s))
+    judge(judge_taken("then it is avoided", second_read_s, second_s, late_s))
 
 
 def test_sigterm_drains_a_store(cluster, judge):
@@ -501,7 +507,13 @@ def test_sigterm_drains_a_store(cluster, judge):
     judge(judge_equal("A8", "exit code", drained.exit_code, 0))
 
 
-@pytest.mark.parametrize("fault", sorted(MISHAPS))
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in RARE else ())
+        for name in sorted(MISHAPS)
+    ],
+)
 def test_an_engine_answers_whatever_the_cache_throws(
     cluster, inject, judge, steady_state, fault
 ):
@@ -599,18 +611,25 @@ def test_writers_without_a_host_are_told_and_spread(cluster, judge):
 
 
 def test_removing_a_store_takes_milliseconds_and_nobody_is_sent_there(cluster, judge):
-    """O8: whatever it holds; lookups from then on do not name it."""
-    store, probe = cluster.stores[0], cluster.kv(cluster.host_of("store-0"))
-    names = [f"held-{number}" for number in range(10_000)]
-    put_all(probe, names, 64)
+    """O8: whatever it holds; lookups from then on do not name it.
 
-    with LookupLog(cluster.kv(), names[:64]) as log:
-        log.wait_more(20)
-        taken_s = cluster.remove_store(store)
-        returned_s = time.monotonic()
-        log.wait_more(100)
+    Three stores are removed and the middle time counts: a walk over their objects
+    would take its time on each of them, a hiccup of this machine on one.
+    """
+    probe, stores = cluster.kv(), cluster.stores[:3]
+    held = {store: [f"{store}-{number}" for number in range(4000)] for store in stores}
+    for store, names in held.items():
+        put_all(probe, names, 64, host=cluster.host_of(store))
 
-    judge(judge_removal_time(taken_s, objects=len(names)))
-    judge(judge_nobody_sent(log.rows, removed=store, returned_at_s=returned_s))
-    cluster.stop_role(store)
-    cluster.start_role(store)
+    taken_s = []
+    for store, names in held.items():
+        with LookupLog(cluster.kv(), names[:64]) as log:
+            log.wait_more(20)
+            taken_s.append(cluster.remove_store(store))
+            returned_s = time.monotonic()
+            log.wait_more(50)
+        judge(judge_nobody_sent(log.rows, removed=store, returned_at_s=returned_s))
+    judge(judge_removal_time(sorted(taken_s)[1], objects=4000))
+    for store in stores:
+        cluster.stop_role(store)
+        cluster.start_role(store)
