@@ -5,6 +5,7 @@ A defect is a failpoint `defect.<name>` that all roles start with; see `chaos sc
 
 from __future__ import annotations
 
+_BLAST = "suites/chaos/test_blast_radius.py::"
 _PARTIAL = "suites/chaos/test_partial_reuse.py::"
 _STEADY = "suites/chaos/test_steady_state.py::"
 
@@ -18,6 +19,9 @@ DEFECTS: dict[str, tuple[str, ...]] = {
     ),
     "page_released_early": (
         f"{_STEADY}test_the_pages_of_a_late_read_serve_nobody_else",
+    ),
+    "placement_random": (
+        f"{_BLAST}test_writers_with_a_host_fill_it_first_then_spread",
     ),
     "stale_end_accepted": (f"{_STEADY}test_a_stale_end_has_no_effect",),
 }
