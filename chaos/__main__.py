@@ -1,0 +1,8 @@
+"""`python -m chaos`: the same as the command `chaos`."""
+
+from __future__ import annotations
+
+from chaos.cli import main
+
+if __name__ == "__main__":
+    main()
