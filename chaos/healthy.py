@@ -193,6 +193,12 @@ def judge_hits(samples: Sequence[Sample], requests: Sequence[Request]) -> Judgem
     )
 
 
+def master_counter(cluster: Cluster, name: str) -> int:
+    """One counter or gauge of the master, by its upstream name."""
+    state = cluster.role_state(cluster.masters[0])
+    return int({**state["counters"], **state["gauges"]}[name])
+
+
 def _ask_all(
     cluster: Cluster,
     requests: Sequence[Request],

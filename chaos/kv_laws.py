@@ -176,3 +176,50 @@ def seconds_until_written(
 def _name(code: int) -> str:
     known = KvCode(code).name.lower() if code in set(KvCode) else ""
     return f"{code} {known}".strip()
+
+
+@dataclass(slots=True)
+class LookupTimes:
+    """Seconds of single lookups while the pool only fills, and while it evicts."""
+
+    idle_s: list[float] = field(default_factory=list)
+    evicting_s: list[float] = field(default_factory=list)
+    evicted: int = 0
+
+
+def lookups_beside_writes(
+    probe: KvProbe,
+    evicted: Callable[[], int],
+    *,
+    hot: Sequence[str],
+    batches: Sequence[Sequence[str]],
+    size_bytes: int,
+    rounds: int,
+    lookups: int = 6,
+) -> LookupTimes:
+    """Writes batch after batch, and after each looks the same hot keys up, timed.
+
+    The load is the same all the time; in every round the pool first fills and then
+    evicts, so that a busy moment of the machine meets both. The hot keys are read once
+    a batch: they are the last that eviction may take. `evicted` counts keys.
+    """
+    found, begin = LookupTimes(), evicted()
+    probe.write(hot, size_bytes=size_bytes)
+    for _ in range(rounds):
+        before, into = evicted(), found.idle_s
+        for names in batches:
+            probe.write(names, size_bytes=size_bytes)
+            probe.read(hot, size_bytes=size_bytes)
+            if into is found.idle_s and evicted() > before:
+                into = found.evicting_s
+            into += [_timed(lambda: probe.exists(hot)) for _ in range(lookups)]
+        for names in batches:
+            probe.remove(names)
+    found.evicted = evicted() - begin
+    return found
+
+
+def _timed(act: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    act()
+    return time.perf_counter() - begin

@@ -16,11 +16,16 @@ from chaos.healthy import (
     judge_hits,
     judge_reads,
     keep_for_others,
+    master_counter,
     replay_fresh,
     replay_in_rounds,
 )
 from chaos.judge.conservation import judge_conservation
-from chaos.judge.latency import judge_cost_after_detection, judge_cost_per_request
+from chaos.judge.latency import (
+    judge_cost_after_detection,
+    judge_cost_per_request,
+    judge_eviction_stall,
+)
 from chaos.judge.limit import at_least, at_most
 from chaos.judge.recovery import hit_rate
 from chaos.judge.validity import (
@@ -35,6 +40,7 @@ from chaos.kv_laws import (
     judge_codes,
     judge_no_wrong_bytes,
     judge_refused_before,
+    lookups_beside_writes,
     race,
     seconds_until,
     seconds_until_written,
@@ -163,7 +169,7 @@ def test_four_ranks_write_one_object_a_page(cluster_of, judge, history):
     keep(cluster, first, asked)
     wait_idle(cluster, first)
     pages = whole_pages(cluster, asked)
-    objects = cluster.role_state("master")["gauges"]["master_key_count"]
+    objects = master_counter(cluster, "master_key_count")
     allocated = sum(cluster.owned_bytes().values())
     sample = ask(cluster, second, again(asked, "elsewhere"))
 
@@ -362,3 +368,28 @@ def test_one_of_many_writers_of_a_key_wins(cluster_of, judge, history):
     judge(judge_codes("D8", "the winner is read", [c[0] for c, _ in reads], KvCode.OK))
     judge(judge_no_wrong_bytes(torn, len(meanwhile) + len(reads)))
     judge(judge_equal("D8", "bytes in the pool", allocated, len(races) * KEY_BYTES))
+
+
+@pytest.mark.slow
+def test_eviction_does_not_stall_lookups(cluster_of, judge, history):
+    """The same writes and lookups, below the watermark and above it (O9)."""
+    cluster = cluster_of(**SMALL)
+    probe, size = cluster.kv(), KEY_BYTES // 2
+    hot = [f"hot-{i}" for i in range(64)]
+    room = cluster.spec.stores * cluster.spec.store_bytes // size
+    names = [f"cold-{i}" for i in range(2 * room)]
+    batches = [names[at : at + 64] for at in range(0, len(names), 64)]
+
+    took = lookups_beside_writes(
+        probe,
+        lambda: master_counter(cluster, "master_evicted_key_count"),
+        hot=hot,
+        batches=batches,
+        size_bytes=size,
+        rounds=3,
+    )
+    kept = probe.exists(hot)
+
+    judge(judge_eviction_stall(took.evicting_s, took.idle_s, evicted=took.evicted))
+    judge(judge_codes("O9", "what is read all the time stays", kept, KvCode.OK))
+    judge(judge_conservation(cluster.conservation()))
