@@ -49,6 +49,7 @@ from chaos.kv_laws import (
 )
 from chaos.load.generate import GeneratorSettings, generate
 from chaos.load.routing import SessionAffine, evenly
+from chaos.soak import HOUR_S, judge_life, live
 from chaos.steps import (
     again,
     ask,
@@ -92,6 +93,26 @@ SMALL = {
             "put_start_release_timeout_s": RELEASE,
         },
         "engine": {"ranks": RANKS, "l1_pages": 32, "l2_pages": 256},
+    },
+}
+# An hour in 72 s: at this factor every lease (360), heartbeat (3,600 a store), discard
+# time (120), release time (6) and breaker window (360) of an hour really elapses. What
+# must outlast the scheduler of this machine (T, expiry, puts) is five times as long,
+# as it is at the usual factor 0.1.
+HOUR_SCALE = 0.02
+HOUR = {
+    "stores": 4,
+    "engines": 2,
+    "store_bytes": 8 << 20,
+    "time_scale": HOUR_SCALE,
+    "overrides": {
+        "master": {"client_ttl_s": 50.0},
+        "engine": {
+            "prefetch_base_s": 10.0,
+            "prefetch_per_ki_token_s": 0.5,
+            "prefetch_max_s": 150.0,
+            "put_timeout_s": 10.0,
+        },
     },
 }
 
@@ -393,3 +414,26 @@ def test_eviction_does_not_stall_lookups(cluster_of, judge, history):
     judge(judge_eviction_stall(took.evicting_s, took.idle_s, evicted=took.evicted))
     judge(judge_codes("O9", "what is read all the time stays", kept, KvCode.OK))
     judge(judge_conservation(cluster.conservation()))
+
+
+@pytest.mark.slow
+def test_nothing_is_left_after_an_hour(cluster_of, load, judge, history, rng):
+    """An hour of events, not of time: every timer elapses as often (O11)."""
+    cluster = cluster_of(**HOUR)
+
+    life = live(cluster, load, rng, HOUR_S * HOUR_SCALE)
+
+    judge(judge_laws(cluster, life.samples, wait=False))
+    judge(judge_life(cluster, life))
+
+
+def test_a_soak_leaves_nothing(cluster_of, load, judge, history, rng, soak_s):
+    """The same for as long as `--duration` says."""
+    if not soak_s:
+        pytest.skip("a soak lasts --duration seconds, and none was asked for")
+    cluster = cluster_of(**HOUR)
+
+    life = live(cluster, load, rng, soak_s)
+
+    judge(judge_laws(cluster, life.samples, wait=False))
+    judge(judge_life(cluster, life))

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
-from chaos.judge.conservation import judge_baseline, judge_conservation
+from chaos.judge.conservation import (
+    judge_baseline,
+    judge_conservation,
+    judge_growth,
+)
 from chaos.judge.verdict import Verdict
 
 BEFORE = {"threads": 10, "fds": 30, "processes": 12}
@@ -46,3 +50,33 @@ def test_something_new_is_a_leak_and_something_missing_is_unknown():
     missing = {"threads": 10, "fds": 30}
     assert judge_baseline(BEFORE, missing).verdict is Verdict.INCONCLUSIVE
     assert judge_baseline({}, {}).verdict is Verdict.INCONCLUSIVE
+
+
+def _line(slope: float, readings: int = 60) -> list[tuple[float, float]]:
+    return [(float(at), 5e7 + slope * at) for at in range(readings)]
+
+
+def test_memory_that_grows_fails_and_names_the_role():
+    series = {"master": _line(0.0), "engine-1": _line(200_000.0)}
+
+    judged = judge_growth(series, horizon_s=60.0, limit_bytes=4 << 20)
+
+    assert judged.verdict is Verdict.FAIL
+    assert judged.observed.startswith("engine-1 grows 11.4")
+
+
+def test_a_step_while_caches_fill_and_single_readings_are_no_growth():
+    filled = [(float(at), 5e7 if at > 15 else 1e7) for at in range(60)]
+    filled[40] = (40.0, 9e7)
+
+    judged = judge_growth({"store-0": filled}, horizon_s=60.0, limit_bytes=1 << 20)
+
+    assert judged.verdict is Verdict.PASS
+
+
+def test_too_few_readings_say_nothing_of_growth():
+    few = judge_growth({"master": _line(0.0, 20)}, horizon_s=60.0, limit_bytes=1.0)
+
+    assert few.verdict is Verdict.INCONCLUSIVE
+    none = judge_growth({}, horizon_s=60.0, limit_bytes=1.0)
+    assert none.verdict is Verdict.INCONCLUSIVE

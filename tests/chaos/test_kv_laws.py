@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import threading
+
+from chaos.judge.verdict import Verdict
+from chaos.kv_laws import (
+    KvCode,
+    judge_codes,
+    judge_refused_before,
+    lookups_beside_writes,
+    race,
+    seconds_until_written,
+    write_parts,
+)
+
+
+class FakeProbe:
+    """A pool in a dictionary: the first writer of a key wins."""
+
+    def __init__(self, *, refusals: int = 0) -> None:
+        self.values: dict[str, int] = {}
+        self.parts: list[int] = []
+        self._refusals = refusals
+        self._lock = threading.Lock()
+
+    def write(self, names, *, size_bytes=0, timeout_s=2.0, variant=0, **_):
+        with self._lock:
+            self._refusals -= 1
+            if self._refusals >= 0:
+                return [-705] * len(names)
+            codes = [-705 if name in self.values else 0 for name in names]
+            for name in names:
+                self.values.setdefault(name, variant)
+            return codes
+
+    def write_part(self, names, part, parts, *, size_bytes=0, timeout_s=2.0):
+        with self._lock:
+            self.parts.append(part)
+        return [0] * len(names)
+
+    def read(self, names, *, size_bytes=0, timeout_s=2.0, variant=0):
+        return self.exists(names), 0
+
+    def exists(self, names, *, timeout_s=2.0):
+        with self._lock:
+            return [0 if name in self.values else -704 for name in names]
+
+    def remove(self, names, *, timeout_s=2.0):
+        with self._lock:
+            return [0 if self.values.pop(name, None) else -704 for name in names]
+
+
+def test_a_code_that_is_not_allowed_fails_and_is_named():
+    judged = judge_codes("D2", "unreadable", [-703, -703, 0], KvCode.NOT_READY)
+
+    assert judged.verdict is Verdict.FAIL
+    assert judged.reason == "1 x 0 ok"
+    assert judged.kind == "counter"
+
+
+def test_no_key_at_all_is_no_proof():
+    assert judge_codes("D2", "read", [], KvCode.OK).verdict is Verdict.INCONCLUSIVE
+
+
+def test_a_question_that_came_too_late_tells_nothing():
+    late = judge_refused_before("D1", 0, asked_after_s=1.1, limit_s=1.0)
+    early = judge_refused_before("D1", 0, asked_after_s=0.1, limit_s=1.0)
+
+    assert late.verdict is Verdict.INCONCLUSIVE
+    assert early.verdict is Verdict.FAIL
+
+
+def test_a_race_has_the_codes_of_all_and_the_winner():
+    probe = FakeProbe()
+
+    found = race(probe, probe, "key", writers=8, size_bytes=64)
+
+    assert sorted(found.codes) == [-705] * 7 + [0]
+    assert probe.values["key"] == found.winner
+
+
+def test_every_named_rank_writes_its_part_once():
+    probe = FakeProbe()
+
+    codes = write_parts([probe] * 4, ["a", "b"], [2, 0, 3], size_bytes=64)
+
+    assert sorted(probe.parts) == [0, 2, 3]
+    assert codes == [0] * 6
+
+
+def test_a_writer_tries_until_all_is_there_or_the_time_is_over():
+    assert seconds_until_written(FakeProbe(refusals=2), ["a"], 64, 5.0) < 5.0
+    never = seconds_until_written(FakeProbe(refusals=1000), ["a"], 64, 0.05)
+    assert never == float("inf")
+
+
+def test_lookups_are_told_apart_by_whether_keys_were_evicted():
+    counts = iter([0, 0, 0, 0, 5, 9])
+
+    found = lookups_beside_writes(
+        FakeProbe(),
+        lambda: next(counts),
+        hot=["hot"],
+        batches=[["a"], ["b"], ["c"]],
+        size_bytes=64,
+        rounds=1,
+        lookups=2,
+    )
+
+    assert (len(found.idle_s), len(found.evicting_s)) == (4, 2)
+    assert found.evicted == 9
