@@ -23,7 +23,6 @@ from chaos.targets.local import LocalTarget
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from chaos.proxy.client import ProxyClient
     from chaos.systems.base import Cluster, ClusterSpec
 
 _LOG = logging.getLogger(__name__)
@@ -75,10 +74,10 @@ class Clusters:
     def proxy(self) -> RecordingClient:
         """The client of the fault proxy, which is started when first needed."""
         if self._client is None:
-            client = self._start_proxy()
-            ours = self._proxy is not None and self._proxy.pid is not None
-            restart = self._restart_proxy if ours else None
-            self._client = RecordingClient(client, self.ledger, restart)
+            self._proxy = choose_proxy(self._seed)
+            self._proxy.on_restart = self._record_proxy
+            self._record_proxy()
+            self._client = RecordingClient(self._proxy.client(), self.ledger)
         return self._client
 
     def get(self, spec: ClusterSpec) -> Cluster:
@@ -138,18 +137,12 @@ class Clusters:
             raise
         return True
 
-    def _start_proxy(self) -> ProxyClient:
-        self._proxy = choose_proxy(self._seed)
-        pid = self._proxy.pid
+    def _record_proxy(self) -> None:
+        """Writes the process of a server of ours down, a restarted one once more."""
+        pid = self._proxy.pid if self._proxy is not None else None
         ticks = start_ticks_of(pid) if pid is not None else None
         if pid is not None and ticks is not None:
             self.ledger.process("proxy", pid, ticks)
-        return self._proxy.client()
-
-    def _restart_proxy(self) -> ProxyClient:
-        if self._proxy is not None:
-            self._proxy.stop()
-        return self._start_proxy()
 
     def _stop_proxy(self) -> None:
         """Ends a server of ours; its proxies end with it, so their rows are struck."""

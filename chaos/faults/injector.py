@@ -99,8 +99,11 @@ class Injection:
         residual = self._revert()
         self.receipt.reverted_at_s = self._owner.clock()
         self.receipt.residual = residual
+        undone = getattr(self.fault, "undone", "")  # how, of faults that can tell
+        if undone:
+            self.receipt.parameters["undone"] = undone
         state = FaultState.RESIDUAL if residual else FaultState.REVERTED
-        self._record(state, residual)
+        self._record(state, residual or undone)
         self._owner.notify(state.value, self.receipt)
         if residual:
             receipt = self.receipt
@@ -135,17 +138,20 @@ class Injection:
         owner = self._owner
         deadline = owner.clock() + owner.revert_deadline_s
         while True:
-            residual = self._revert_once()
-            if not residual or owner.clock() >= deadline:
+            residual, final = self._revert_once()
+            if not residual or final or owner.clock() >= deadline:
                 return residual
             owner.wait(_RETRY_S)
 
-    def _revert_once(self) -> str:
+    def _revert_once(self) -> tuple[str, bool]:
+        """What is left, and whether trying again is of no use."""
         try:
             self.fault.revert()
-            return self.fault.verify_reverted()
+            return self.fault.verify_reverted(), False
+        except ResidualFault as error:  # it went all the way, the last resort included
+            return str(error), True
         except Exception as error:  # reported as residual, with its reason
-            return f"{type(error).__name__}: {error}"
+            return f"{type(error).__name__}: {error}", False
 
     def _record(self, state: FaultState, detail: str = "") -> None:
         receipt = self.receipt

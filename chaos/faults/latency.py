@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from chaos.faults.toxic import Toxic, ToxicFault
+from chaos.faults.toxic import TOUCH_TIMEOUT_S, Toxic, ToxicFault
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,4 +35,5 @@ class Latency(ToxicFault):
         super().__init__(control, links, (toxic,), target=target)
 
     def touched(self, reaction: Touch) -> bool:
-        return reaction.elapsed_s >= self._least_s
+        """A healthy link answers nonsense at once; a long delay outlasts the touch."""
+        return reaction.elapsed_s >= min(self._least_s, TOUCH_TIMEOUT_S)

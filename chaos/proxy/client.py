@@ -27,9 +27,11 @@ from chaos.errors import (
     ResidualFault,
     UsageError,
 )
+from chaos.proxy.known import KnownProxies
+from chaos.proxy.undo import READ_S, REMOVE_S, Removal, Undo, Undone
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     Flavour = Literal["embedded", "toxiproxy"]
 
@@ -77,11 +79,16 @@ class ProxyInfo:
         return host.strip("[]"), int(port)
 
 
-Removal = Literal["removed", "absent", "closed", "recreated"]
-
-
 class ProxyClient:
-    """One fault proxy server. Keeps no connection; safe to use from several threads."""
+    """One fault proxy server. Keeps no connection; safe to use from several threads.
+
+    Args:
+        url: of its API.
+        token: for an API that asks for one.
+        timeout_s: deadline of a call that names none.
+        restart: kills the server and starts it on the same address, when it is ours to
+            do so: the last way to take a fault back from a server that hangs.
+    """
 
     def __init__(
         self,
@@ -89,18 +96,21 @@ class ProxyClient:
         *,
         token: str = "",
         timeout_s: float = CALL_TIMEOUT_S,
+        restart: Callable[[], None] | None = None,
     ) -> None:
         self.url = url.rstrip("/")
         self._timeout_s = timeout_s
         self._consumer = _consumer_for(self.url)
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._flavour: Flavour | None = None
+        self._known = KnownProxies()
+        self._undo = Undo(self, self._known, restart)
 
     # The server.
 
     def version(self) -> str:
         """The version the server says it has; a Toxiproxy built bare says "git"."""
-        answer = self._call("get", "/version")
+        answer = self.call("get", "/version")
         version = answer.get("version") if isinstance(answer, dict) else None
         if not isinstance(version, str):
             raise ProxyRefused(
@@ -128,22 +138,51 @@ class ProxyClient:
             ResidualFault: naming the first proxy that is still disturbed.
         """
         try:
-            self._call("post", "/reset")
+            self.call("post", "/reset")
         except ProxyError:
-            self._reset_one_by_one()
+            self.heal()
         for info in self.proxies().values():
+            self._known.seen(info)
+            names = [toxic.full_name for toxic in info.toxics]
             if info.toxics or not info.enabled:
-                left = ", ".join(toxic.full_name for toxic in info.toxics) or "disabled"
+                left = ", ".join(names) or "disabled"
                 raise ResidualFault(fault=left, target=info.name, reason="after reset")
+
+    def heal(self, names: Iterable[str] | None = None) -> None:
+        """Takes every toxic off these proxies (all) and enables them, verified.
+
+        One proxy that hangs keeps the whole list from being read; what this client
+        made is then made again, with the server when it is ours.
+
+        Raises:
+            ResidualFault: a toxic cannot be taken back, or a proxy stays disabled.
+            ProxyUnreachable: the server of somebody else hangs for good.
+        """
+        wanted = None if names is None else frozenset(names)
+        try:
+            found = self.proxies(timeout_s=2 * READ_S)
+        except ProxyUnreachable:
+            self._undo.everything(wanted)
+            found = self.proxies()
+        seen = [
+            info for name, info in found.items() if wanted is None or name in wanted
+        ]
+        placed = [(info.name, toxic.name) for info in seen for toxic in info.toxics]
+        if placed:
+            self.remove_toxics(placed)
+        for info in seen:
+            if not info.enabled:
+                self.set_enabled(info.name, True)
 
     # Proxies.
 
-    def proxies(self) -> dict[str, ProxyInfo]:
-        answer = self._call("get", "/proxies")
+    def proxies(self, *, timeout_s: float | None = None) -> dict[str, ProxyInfo]:
+        answer = self.call("get", "/proxies", timeout_s=timeout_s)
         return {name: _proxy_info(document) for name, document in answer.items()}
 
-    def proxy(self, name: str) -> ProxyInfo:
-        return _proxy_info(self._call("get", f"/proxies/{quote(name, safe='')}"))
+    def proxy(self, name: str, *, timeout_s: float | None = None) -> ProxyInfo:
+        path = f"/proxies/{quote(name, safe='')}"
+        return _proxy_info(self.call("get", path, timeout_s=timeout_s))
 
     def create(
         self,
@@ -151,6 +190,8 @@ class ProxyClient:
         listen: str,
         upstream: str,
         toxics: Iterable[ToxicInfo] = (),
+        *,
+        timeout_s: float | None = None,
     ) -> ProxyInfo:
         """Makes a proxy with its toxics on before the first connection can come.
 
@@ -167,24 +208,32 @@ class ProxyClient:
             document["toxics"] = [_toxic_document(toxic) for toxic in wanted]
         else:
             document["enabled"] = not wanted
-        self._call("post", "/proxies", document)
+        self.call("post", "/proxies", document, timeout_s=timeout_s)
         try:
             if self.flavour != "embedded" and wanted:
                 for toxic in wanted:
                     self._arm(name, toxic)
                 self.set_enabled(name, True)
-            return self._verified(name, upstream, wanted)
+            info = self._verified(name, upstream, wanted, timeout_s)
         except ChaosError:
             self._discard(name)
             raise
+        self._known.made(info)
+        return info
 
     def delete(self, name: str) -> None:
-        """Deletes a proxy and closes its connections; one that is gone is no error."""
+        """Deletes a proxy and closes its connections; one that is gone is no error.
+
+        A server of ours that hangs on it is restarted without it.
+        """
+        generation = self._undo.generation
+        self._known.gone(name)
         try:
-            self._call("delete", f"/proxies/{quote(name, safe='')}")
-        except ProxyRefused as error:
-            if error.status != 404:
+            self._delete(name)
+        except ProxyUnreachable:
+            if not self._undo.anew_since(generation):
                 raise
+            self._delete(name)
 
     def set_enabled(self, name: str, enabled: bool) -> ProxyInfo:
         """Disables (refuse, close live connections) or enables a proxy, read back.
@@ -196,11 +245,12 @@ class ProxyClient:
         path = f"/proxies/{quote(name, safe='')}"
         reason = "read back otherwise"
         try:
-            self._call("post", path, {"enabled": enabled})
+            self.call("post", path, {"enabled": enabled})
         except ProxyRefused as error:
             reason = str(error)
         info = self.proxy(name)
         if info.enabled == enabled:
+            self._known.switched(name, enabled)
             return info
         if enabled:
             raise ResidualFault(fault="disabled", target=name, reason=reason)
@@ -208,8 +258,11 @@ class ProxyClient:
 
     # Toxics.
 
-    def toxics(self, proxy: str) -> dict[str, ToxicInfo]:
-        answer = self._call("get", f"/proxies/{quote(proxy, safe='')}/toxics")
+    def toxics(
+        self, proxy: str, *, timeout_s: float = 2 * READ_S
+    ) -> dict[str, ToxicInfo]:
+        path = f"/proxies/{quote(proxy, safe='')}/toxics"
+        answer = self.call("get", path, timeout_s=timeout_s)
         infos = [_toxic_info(document) for document in answer]
         return {info.name: info for info in infos}
 
@@ -241,36 +294,42 @@ class ProxyClient:
         )
         return self._arm(proxy, wanted)
 
-    def remove_toxic(self, proxy: str, name: str, deadline_s: float = 1.0) -> Removal:
+    def remove_toxic(
+        self, proxy: str, name: str, deadline_s: float | None = None
+    ) -> Removal:
         """Removes a toxic, verified, even from a server that hangs on it.
 
-        A removal not done within `deadline_s` closes the proxy's connections (disable,
-        enable), which frees the blocked data path; if the toxic is still there, the
-        proxy is deleted and made again without it. The answer says how far it went.
+        The answer says how far it had to go; see `chaos.proxy.undo`. `deadline_s` is
+        that of the plain removal.
 
         Raises:
             ResidualFault: nothing helped.
         """
-        try:
-            # Read first: a server that hangs on the removal answers no reads either.
-            before = self.proxy(proxy)
-        except ProxyRefused as error:
-            if error.status == 404:
-                return "absent"
-            raise ResidualFault(fault=name, target=proxy, reason=str(error)) from error
-        except ProxyUnreachable as error:
-            raise ResidualFault(fault=name, target=proxy, reason=str(error)) from error
-        if all(toxic.name != name for toxic in before.toxics):
-            return "absent"
-        if self._delete_toxic(proxy, name, deadline_s):
-            return "removed"
-        return self._remove_by_force(before, name, deadline_s)
+        return self.remove_toxics([(proxy, name)], deadline_s).removal
+
+    def remove_toxics(
+        self, placed: Iterable[tuple[str, str]], deadline_s: float | None = None
+    ) -> Undone:
+        """Removes toxics, given as (proxy, name), from all their proxies at once.
+
+        Raises:
+            ResidualFault: nothing helped.
+        """
+        # Ours never hangs, but it is slow on a busy host; cutting connections for that
+        # would be a fault that nobody ordered.
+        patience_s = REMOVE_S if self.flavour == "toxiproxy" else 2 * REMOVE_S
+        return self._undo.toxics(placed, deadline_s or patience_s)
+
+    @property
+    def removals(self) -> Mapping[str, int]:
+        """How often each step of undoing was the furthest one needed."""
+        return dict(self._undo.counts)
 
     def connections(self, proxy: str) -> list[dict[str, Any]] | None:
         """Live connections and the toxics applied to each; None on Toxiproxy."""
         if self.flavour != "embedded":
             return None
-        answer = self._call("get", f"/proxies/{quote(proxy, safe='')}/connections")
+        answer = self.call("get", f"/proxies/{quote(proxy, safe='')}/connections")
         return list(answer)
 
     def counters(self, proxy: str) -> dict[str, dict[str, int]] | None:
@@ -280,7 +339,7 @@ class ProxyClient:
         """
         if self.flavour != "embedded":
             return None
-        answer = self._call("get", f"/proxies/{quote(proxy, safe='')}/counters")
+        answer = self.call("get", f"/proxies/{quote(proxy, safe='')}/counters")
         return dict(answer)
 
     # Behind.
@@ -291,8 +350,9 @@ class ProxyClient:
         if self.flavour != "embedded":
             document.pop("ttl_ms", None)
         reason = "the server said yes and does not have it"
+        self._known.armed(proxy, wanted)
         try:
-            self._call("post", path, document)
+            self.call("post", path, document)
         except ProxyError as error:
             reason = str(error)
         try:
@@ -301,6 +361,8 @@ class ProxyClient:
             raise FaultNotInjected(
                 fault=wanted.full_name, target=proxy, reason=f"{reason}; {error}"
             ) from error
+        if found is None:
+            self._known.disarmed(proxy, [wanted.full_name])
         return self._same(proxy, wanted, found, reason)
 
     def _same(
@@ -319,9 +381,13 @@ class ProxyClient:
         return found
 
     def _verified(
-        self, name: str, upstream: str, wanted: tuple[ToxicInfo, ...]
+        self,
+        name: str,
+        upstream: str,
+        wanted: tuple[ToxicInfo, ...],
+        timeout_s: float | None,
     ) -> ProxyInfo:
-        info = self.proxy(name)
+        info = self.proxy(name, timeout_s=timeout_s)
         if not info.enabled or info.upstream != upstream:
             raise ProxyRefused(
                 url=self.url,
@@ -334,76 +400,21 @@ class ProxyClient:
             self._same(name, toxic, found.get(toxic.full_name), "not among its toxics")
         return info
 
+    def _delete(self, name: str) -> None:
+        try:
+            self.call("delete", f"/proxies/{quote(name, safe='')}")
+        except ProxyRefused as error:
+            if error.status != 404:
+                raise
+
     def _discard(self, name: str) -> None:
         """Clean-up after a failed creation; the first error is the one to tell."""
         try:
-            self.delete(name)
+            self._delete(name)
         except ProxyError:
             return
 
-    def _reset_one_by_one(self) -> None:
-        for name, info in self.proxies().items():
-            for toxic in info.toxics:
-                self.remove_toxic(name, toxic.name)
-            if not info.enabled:
-                self.set_enabled(name, True)
-
-    def _delete_toxic(self, proxy: str, name: str, deadline_s: float) -> bool:
-        """Orders the toxic deleted; whether it is gone, as seen and not as said."""
-        path = f"/proxies/{quote(proxy, safe='')}/toxics"
-        try:
-            self._call("delete", f"{path}/{quote(name, safe='')}", timeout_s=deadline_s)
-        except ProxyUnreachable:
-            return False
-        except ProxyRefused:
-            pass  # gone already, or refused: the list below tells which
-        try:
-            left = self._call("get", path, timeout_s=deadline_s)
-        except ProxyError:
-            return False
-        return all(toxic["name"] != name for toxic in left)
-
-    def _remove_by_force(
-        self, before: ProxyInfo, name: str, deadline_s: float
-    ) -> Removal:
-        """Closes the connections, then, if need be, makes the proxy again."""
-        if self._cut(before, deadline_s) and self._delete_toxic(
-            before.name, name, deadline_s
-        ):
-            return "closed"
-        try:
-            self._recreate(before, without=name)
-        except ChaosError as error:
-            raise ResidualFault(
-                fault=name, target=before.name, reason=str(error)
-            ) from error
-        return "recreated"
-
-    def _cut(self, before: ProxyInfo, deadline_s: float) -> bool:
-        """Disables and enables; True when the last order was answered.
-
-        A server that hangs on a toxic closes the connections and then hangs in its
-        answer; closing them is what frees it, so the second order may be answered.
-        """
-        path = f"/proxies/{quote(before.name, safe='')}"
-        answered = True
-        for enabled in (False, before.enabled):
-            try:
-                self._call("post", path, {"enabled": enabled}, timeout_s=deadline_s)
-                answered = True
-            except ProxyError:
-                answered = False
-        return answered
-
-    def _recreate(self, before: ProxyInfo, *, without: str) -> None:
-        """The same proxy again, same address, without one toxic."""
-        self.delete(before.name)
-        kept = [toxic for toxic in before.toxics if toxic.name != without]
-        self.create(before.name, before.listen, before.upstream, kept)
-        if not before.enabled:
-            self.set_enabled(before.name, False)
-
-    def _call(
+    def call(
         self,
         method: str,
         path: str,

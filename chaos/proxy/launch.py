@@ -4,7 +4,8 @@ For programs that cannot watch their parent themselves, like a real toxiproxy-se
 The launcher stays as a supervisor. PR_SET_PDEATHSIG alone, set on the program, fires
 when the *thread* that started it ends, and a test runner starts processes from threads;
 so it binds the program to the launcher's only thread, and the launcher watches the real
-parent through a pidfd, which knows nothing of threads.
+parent through a pidfd, which knows nothing of threads. SIGTERM and SIGINT give the
+program a grace, SIGHUP gives it none; the launcher ends when the program has ended.
 """
 
 from __future__ import annotations
@@ -65,14 +66,15 @@ def _supervise(command: list[str], parent_fd: int) -> int:
         poll.register(fd, select.POLLIN)
     ready = {fd for fd, _ in poll.poll()}
     if child_fd not in ready:
-        _end(child)
+        told = os.read(read_fd, 64) if read_fd in ready else b""
+        _end(child, grace_s=0.0 if signal.SIGHUP in told else GRACE_S)
     return child.wait()
 
 
-def _end(child: subprocess.Popen[bytes]) -> None:
+def _end(child: subprocess.Popen[bytes], *, grace_s: float) -> None:
     child.terminate()
     try:
-        child.wait(GRACE_S)
+        child.wait(grace_s)
     except subprocess.TimeoutExpired:
         child.kill()
 

@@ -10,6 +10,7 @@ import json
 import os
 import select
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -30,6 +31,7 @@ URL_VARIABLE = "TOXIPROXY_URL"
 BINARY_VARIABLE = "MOONQUAKE_TOXIPROXY"
 BINARY = "toxiproxy-server"
 START_TIMEOUT_S = 10.0
+RESTART_TIMEOUT_S = 2.5
 STOP_TIMEOUT_S = 5.0
 #: A port picked for a real server may be taken before it binds: so many tries.
 PORT_TRIES = 5
@@ -41,11 +43,20 @@ class ProxyProcess:
     """A fault proxy server to use: `url`, and the process when it is ours to end."""
 
     def __init__(
-        self, url: str, flavour: Flavour, started: _Started | None = None
+        self,
+        url: str,
+        flavour: Flavour,
+        started: _Started | None = None,
+        again: Callable[[], _Started] | None = None,
     ) -> None:
         self.url = url
         self.flavour = flavour
+        self.restarts = 0
+        #: Called after each restart: `pid` is another one then.
+        self.on_restart: Callable[[], None] = lambda: None
         self._started = started
+        self._again = again
+        self._client: ProxyClient | None = None
 
     @classmethod
     def start(
@@ -61,21 +72,13 @@ class ProxyProcess:
         Raises:
             ProcessFailed: it was not ready in time; nothing is left running.
         """
-        command = [
-            sys.executable,
-            *("-m", "chaos.proxy", "--listen", listen, "--seed", str(seed)),
-            f"--die-with-parent={os.getpid()}",
-            *arguments,
-        ]
-        started = _Started(command, ready_line=True)
-        try:
-            line = started.first_line(timeout_s)
-            url = str(json.loads(line.removeprefix(_READY))["url"])
-        except (ValueError, KeyError) as error:
-            raise ProcessFailed(
-                process="fault proxy", reason="did not get ready", detail=started.end()
-            ) from error
-        return cls(url, "embedded", started)
+        started, url = _start_embedded(seed, listen, timeout_s, arguments)
+
+        def again() -> _Started:
+            address = url.partition("//")[2]
+            return _start_embedded(seed, address, RESTART_TIMEOUT_S, arguments)[0]
+
+        return cls(url, "embedded", started, again)
 
     @classmethod
     def start_toxiproxy(
@@ -95,11 +98,17 @@ class ProxyProcess:
         for _ in range(PORT_TRIES):
             host, port = _free_address()
             command = _toxiproxy_command(binary, host, port, seed)
-            started = _Started(command, ready_line=False)
             url = f"http://{host}:{port}"
-            if _answers(started, url, timeout_s, wait):
-                return cls(url, "toxiproxy", started)
-            detail = started.end()
+            try:
+                started = _start_real(command, url, timeout_s, wait)
+            except ProcessFailed as error:
+                detail = error.detail
+                continue
+
+            def again(command: list[str] = command, url: str = url) -> _Started:
+                return _start_real(command, url, RESTART_TIMEOUT_S, wait)
+
+            return cls(url, "toxiproxy", started, again)
         raise ProcessFailed(process=binary, reason="did not get ready", detail=detail)
 
     @property
@@ -111,7 +120,24 @@ class ProxyProcess:
         return self._started is None or self._started.alive()
 
     def client(self) -> ProxyClient:
-        return ProxyClient(self.url)
+        """The one client of this server: what it made, it can make again."""
+        if self._client is None:
+            restart = self.restart if self._again is not None else None
+            self._client = ProxyClient(self.url, restart=restart)
+        return self._client
+
+    def restart(self) -> None:
+        """Kills a server of ours and starts it at the same address, empty.
+
+        Raises:
+            ProcessFailed: it is not ours, or was not ready in time.
+        """
+        if self._started is None or self._again is None:
+            raise ProcessFailed(process=self.url, reason="is not ours to restart")
+        self._started.kill()
+        self._started = self._again()
+        self.restarts += 1
+        self.on_restart()
 
     def stop(self) -> str:
         """Ends the process if it is ours, once; returns what it last complained of."""
@@ -164,6 +190,36 @@ def _toxiproxy_command(binary: str, host: str, port: int, seed: int) -> list[str
     ]
 
 
+def _start_embedded(
+    seed: int, listen: str, timeout_s: float, arguments: Sequence[str]
+) -> tuple[_Started, str]:
+    """A server of ours that is ready, and its url."""
+    command = [
+        sys.executable,
+        *("-m", "chaos.proxy", "--listen", listen, "--seed", str(seed)),
+        f"--die-with-parent={os.getpid()}",
+        *arguments,
+    ]
+    started = _Started(command, ready_line=True)
+    try:
+        line = started.first_line(timeout_s)
+        return started, str(json.loads(line.removeprefix(_READY))["url"])
+    except (ValueError, KeyError) as error:
+        raise ProcessFailed(
+            process="fault proxy", reason="did not get ready", detail=started.end()
+        ) from error
+
+
+def _start_real(
+    command: list[str], url: str, timeout_s: float, wait: Callable[[float], None]
+) -> _Started:
+    """A Toxiproxy that answers at its url."""
+    started = _Started(command, ready_line=False)
+    if _answers(started, url, timeout_s, wait):
+        return started
+    raise ProcessFailed(process=url, reason="did not get ready", detail=started.end())
+
+
 class _Started:
     """A process of ours with what it writes in an unlinked file: nothing can block it.
 
@@ -171,6 +227,8 @@ class _Started:
     """
 
     def __init__(self, command: list[str], *, ready_line: bool) -> None:
+        # SIGKILL would end a launcher, and its server a moment later: it gets SIGHUP.
+        self._at_once = signal.SIGKILL if ready_line else signal.SIGHUP
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives until end()
         self.process = subprocess.Popen(
             command,
@@ -191,9 +249,17 @@ class _Started:
         ready, _, _ = select.select([stream], [], [], timeout_s)
         return stream.readline().decode() if ready else ""
 
+    def kill(self) -> str:
+        """Ends it without any grace: it hangs, and holds nothing of value."""
+        self.process.send_signal(self._at_once)
+        return self._wait_end()
+
     def end(self) -> str:
         """Ends it, by force in the end; returns its last words the first time."""
         self.process.terminate()
+        return self._wait_end()
+
+    def _wait_end(self) -> str:
         try:
             self.process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:

@@ -107,6 +107,8 @@ class Link:
 
     `owner` is the role that listens; `user` is the one role that connects through this
     link, or "" when everybody does. `plane` says what flows: data, rpc or heartbeat.
+    `greeting` is what the owner answers at once and with data, changing nothing: when
+    it does, and whether, shows a fault where nothing counts.
     """
 
     name: str
@@ -117,6 +119,7 @@ class Link:
     proxy: str
     listen: str
     upstream: str
+    greeting: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,11 +33,13 @@ from refimpl.engine.model import BLOCK_TOKENS, expected_output, page_bytes, prom
 from refimpl.engine.settings import EngineSettings, hicache_settings
 from refimpl.failpoints import Failpoints
 from refimpl.hicache.layout import layout_of
+from refimpl.master.heartbeat import MAGIC, REQUEST
 from refimpl.master.settings import MasterSettings
 from refimpl.proto import pool_pb2, pool_pb2_grpc
 from refimpl.role import GRPC_OPTIONS
 from refimpl.settings import options_of
 from refimpl.store.settings import StoreSettings
+from refimpl.transfer.frames import FrameOp, encode_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -64,6 +66,15 @@ _RECONNECT = (
     ("grpc.enable_http_proxy", 0),
 )
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+#: What is answered at once: a read of a segment that nobody has, the beat of a client
+#: that nobody knows, and the first words of HTTP/2 with empty settings.
+_GREETINGS = {
+    "data": encode_request(
+        FrameOp.READ, 0, 0, np.zeros(1, np.uint64), np.ones(1, np.uint32)
+    ),
+    "heartbeat": REQUEST.pack(MAGIC, 0, 0),
+    "rpc": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0",
+}
 _ENV = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 
 
@@ -101,7 +112,10 @@ class RefimplCluster:
         self._layout.check()
         self._target = target
         self._proxy = proxy
-        self._links = self._layout.links()
+        self._links = tuple(
+            dataclasses.replace(link, greeting=_GREETINGS[link.plane])
+            for link in self._layout.links()
+        )
         self._settings = _Settings.of(self._layout)
         self.limits = self._settings.limits()
         self._made: list[str] = []
@@ -165,8 +179,8 @@ class RefimplCluster:
         self._channels.clear()
         made, self._made = self._made, []
         with ExitStack() as stack:
-            for name in made:
-                stack.callback(self._proxy.delete, name)
+            # Together: a server that hangs may take its deadline for each of them.
+            stack.callback(self._everywhere, self._proxy.delete, made)
             stack.callback(self._target.close)
 
     def process(self, role: str) -> Process | None:
@@ -204,7 +218,7 @@ class RefimplCluster:
             HarnessError: It does not get there; a new cluster is needed.
         """
         self._close_probes()
-        self._remove_toxics()
+        self._proxy.heal([link.proxy for link in self._links])
         self._revive_roles()
         self._everywhere(self.clear_failpoints, self.roles)
         self._everywhere(self._reset_engine, self.engines)
@@ -398,16 +412,6 @@ class RefimplCluster:
                 send_signal(process.pid, process.start_ticks, signal.SIGCONT)
         for role in started:
             self._wait_ready(role)
-
-    def _remove_toxics(self) -> None:
-        ours = {link.proxy for link in self._links}
-        for name, info in self._proxy.proxies().items():
-            if name not in ours:
-                continue
-            for toxic in info.toxics:
-                self._proxy.remove_toxic(name, toxic.name)
-            if not info.enabled:
-                self._proxy.set_enabled(name, True)
 
     def _reset_engine(self, engine: str) -> None:
         self._control(engine, op="breaker", force="none")

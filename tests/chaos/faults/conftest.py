@@ -107,6 +107,7 @@ class FakeControl:
     log: list[str] = field(default_factory=list)
     refuse_after: int | None = None
     sticky: bool = False
+    how: str = "removed"
 
     def add_toxic(self, proxy: str, type: str, *, name: str, **given: Any) -> None:  # noqa: A002
         if self.refuse_after is not None and len(self.log) >= self.refuse_after:
@@ -114,10 +115,13 @@ class FakeControl:
         self.log.append(f"+{name}")
         self.placed.setdefault(proxy, {})[name] = {"type": type, **given}
 
-    def remove_toxic(self, proxy: str, name: str, deadline_s: float = 1.0) -> None:
-        self.log.append(f"-{name}")
-        if not self.sticky:
-            del self.placed[proxy][name]
+    def remove_toxics(self, placed) -> str:
+        found = [(proxy, name) for proxy, name in placed if name in self.toxics(proxy)]
+        for proxy, name in found:
+            self.log.append(f"-{name}")
+            if not self.sticky:
+                del self.placed[proxy][name]
+        return self.how if found else "nothing was left to remove"
 
     def toxics(self, proxy: str) -> dict[str, Any]:
         return self.placed.get(proxy, {})

@@ -273,3 +273,31 @@ def test_observers_hear_of_every_change(cluster, control, ledger) -> None:
         pass
 
     assert heard == ["injected a", "reverting a", "reverted a"]
+
+
+def test_what_nothing_helped_against_is_not_tried_for_ever(inject, clock) -> None:
+    fault = FakeFault("a", stuck=1000)
+
+    def give_up() -> str:
+        fault.log.append("verify")
+        raise ResidualFault(fault="fake", target="a", reason="restart it by hand")
+
+    fault.verify_reverted = give_up
+    injection = inject(fault)
+    injection.start()
+
+    with pytest.raises(ResidualFault, match="restart it by hand"):
+        injection.stop()
+    assert fault.log.count("verify") == 1
+
+
+def test_how_a_fault_was_undone_stands_in_receipt_and_ledger(inject, ledger) -> None:
+    fault = FakeFault("a")
+    fault.undone = "removed by restarting the proxy server"
+
+    with inject(fault) as receipt:
+        pass
+
+    (found,) = read_ledger(ledger.path).faults.values()
+    assert receipt.parameters["undone"] == fault.undone
+    assert (found.state, found.detail) == (FaultState.REVERTED, fault.undone)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -18,7 +19,7 @@ from chaos.faults import (
     reset,
     tap,
 )
-from chaos.faults.touch import touch
+from chaos.faults.touch import Touch, touch
 
 
 def test_nic_down_silences_both_ways_of_one_rail_only(cluster, control) -> None:
@@ -239,12 +240,52 @@ def test_a_touch_tells_a_reset_and_a_refusal(listener) -> None:
 def test_a_proxy_without_counters_is_probed_by_a_bare_connection(
     cluster, control, listener
 ) -> None:
-    from dataclasses import replace
-
     control.counted = None
     address = f"127.0.0.1:{listener.getsockname()[1]}"
     link = replace(cluster.links[0], listen=address)
 
     assert blackhole(cluster, control, link).probe().effect == 1
     assert bandwidth(cluster, control, link, 10).probe().effect == 0
-    assert latency(cluster, control, link, 10_000).probe().effect == 0
+    assert latency(cluster, control, link, 10_000).probe().effect == 1
+
+
+def test_a_delay_shows_by_the_time_of_the_answer(cluster, control, listener) -> None:
+    fault = latency(cluster, control, cluster.links[0], 100, 20)
+
+    assert fault.touched(Touch(outcome="answered", elapsed_s=0.08))
+    assert not fault.touched(Touch(outcome="answered", elapsed_s=0.07))
+
+
+def test_a_rate_shows_by_how_late_nonsense_of_its_size_is_answered(
+    cluster, control
+) -> None:
+    slow = bandwidth(cluster, control, cluster.links[0], 50)
+    fast = bandwidth(cluster, control, cluster.links[0], 100_000)
+
+    assert slow.words(cluster.links[0]) == bytes(5000)
+    assert slow.touched(Touch(outcome="reset", elapsed_s=0.1))
+    assert not slow.touched(Touch(outcome="reset", elapsed_s=0.01))
+    assert not slow.touched(Touch(outcome="silent", elapsed_s=0.5))
+    assert not fast.touched(Touch(outcome="reset", elapsed_s=0.3))
+
+
+def test_a_fault_tells_how_it_was_undone(cluster, control) -> None:
+    fault = nic_down(cluster, control, "store-0")
+    control.how = "removed by restarting the proxy server"
+    fault.inject()
+
+    fault.revert()
+
+    assert fault.undone == "removed by restarting the proxy server"
+
+
+def test_a_link_is_greeted_as_its_owner_answers(cluster, control, listener) -> None:
+    heard: list[bytes] = []
+    control.counted = None
+    address = f"127.0.0.1:{listener.getsockname()[1]}"
+    link = replace(cluster.links[0], listen=address, greeting=b"hello")
+    thread = answering(listener, lambda peer: heard.append(peer.recv(1024)))
+
+    assert blackhole(cluster, control, link).probe().effect == 0
+    thread.join()
+    assert heard == [b"hello"]

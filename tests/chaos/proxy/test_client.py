@@ -273,7 +273,7 @@ def test_a_call_has_a_deadline(fake):
     start = time.monotonic()
 
     with pytest.raises(ProxyUnreachable):
-        ProxyClient(fake.url, timeout_s=0.1)._call("delete", "/proxies/p/toxics/t")
+        ProxyClient(fake.url, timeout_s=0.1).call("delete", "/proxies/p/toxics/t")
 
     assert time.monotonic() - start < 1.0
 
