@@ -93,6 +93,11 @@ class ProxyUnreachable(ProxyError):
         self.call = call
         self.reason = reason
 
+    @property
+    def hung(self) -> bool:
+        """It took too long; else nobody listens or the server died while answering."""
+        return "Timeout" in self.reason
+
 
 class ProxyRefused(ProxyError):
     """A fault proxy answered with an error status, or with what nobody asked for."""

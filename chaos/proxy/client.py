@@ -156,12 +156,14 @@ class ProxyClient:
 
         Raises:
             ResidualFault: a toxic cannot be taken back, or a proxy stays disabled.
-            ProxyUnreachable: the server of somebody else hangs for good.
+            ProxyUnreachable: the server died, or somebody else's hangs for good.
         """
         wanted = None if names is None else frozenset(names)
         try:
             found = self.proxies(timeout_s=2 * READ_S)
-        except ProxyUnreachable:
+        except ProxyUnreachable as error:
+            if not error.hung:
+                raise
             self._undo.everything(wanted)
             found = self.proxies()
         seen = [
@@ -230,8 +232,8 @@ class ProxyClient:
         self._known.gone(name)
         try:
             self._delete(name)
-        except ProxyUnreachable:
-            if not self._undo.anew_since(generation):
+        except ProxyUnreachable as error:
+            if not (error.hung and self._undo.anew_since(generation)):
                 raise
             self._delete(name)
 

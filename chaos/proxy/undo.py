@@ -11,7 +11,9 @@ So undoing goes from the gentle to the certain, each step with a deadline of its
 3. delete the proxy and make it again, without them;
 4. only a server of ours: kill it, start it on the same address, make every proxy again.
 
-Nothing is believed that was not read back. The steps work on all proxies at once.
+Nothing is believed that was not read back. The steps work on all proxies at once. A
+server that died, other than one that hangs, is not started again: its faults ended when
+it did, and what was measured since is worth nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +26,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import quote
 
-from chaos.errors import ChaosError, ProxyError, ProxyRefused, ResidualFault
+from chaos.errors import (
+    ChaosError,
+    ProxyError,
+    ProxyRefused,
+    ProxyUnreachable,
+    ResidualFault,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -75,6 +83,15 @@ class _Job:
     first_s: float
     before: ProxyInfo | None = None
     reason: str = ""
+    died: bool = False
+
+    def failed(self, error: ChaosError) -> None:
+        self.reason = str(error)
+        self.died = isinstance(error, ProxyUnreachable) and not error.hung
+
+    def residual(self, reason: str) -> ResidualFault:
+        fault = ", ".join(self.toxics) or "a hung data path"
+        return ResidualFault(fault=fault, target=self.proxy, reason=reason)
 
     @property
     def path(self) -> str:
@@ -169,10 +186,10 @@ class Undo:
         except ProxyRefused as error:
             if error.status == _NOT_FOUND:  # the proxy is gone, and its toxics with it
                 return "absent"
-            job.reason = str(error)
+            job.failed(error)
             return None
         except ProxyError as error:
-            job.reason = str(error)
+            job.failed(error)
             return None
         return "removed" if any(found) else "absent"
 
@@ -204,54 +221,46 @@ class Undo:
         try:
             self._client.call("delete", job.path, timeout_s=RECREATE_S)
         except ProxyRefused as error:
-            job.reason = str(error)
+            job.failed(error)
             if error.status != _NOT_FOUND:
                 return None
         except ProxyError as error:
-            job.reason = str(error)
+            job.failed(error)
             return None
         try:
             self._make(replace(job.before, toxics=tuple(kept)), timeout_s=RECREATE_S)
         except ChaosError as error:
-            job.reason = str(error)
+            job.failed(error)
             return None
         return "recreated"
-
-    def _anew_for(self, left: Sequence[_Job], jobs: Sequence[_Job]) -> None:
-        """The last step, for what is left; the others stay as they are now."""
-        worst = left[0]
-        if self._restart is None:
-            raise ResidualFault(
-                fault=", ".join(worst.toxics),
-                target=worst.proxy,
-                reason=f"{worst.reason}; the server at {self._client.url} was started"
-                " by somebody else, who must restart it, then run `chaos recover`",
-            )
-        _LOG.warning("the proxy server is restarted: %s", worst.reason)
-        try:
-            self._anew({job.proxy: job.toxics for job in jobs})
-            still = [job for job in left if not self._clean(job)]
-        except ChaosError as error:
-            raise ResidualFault(
-                fault=", ".join(worst.toxics),
-                target=worst.proxy,
-                reason=f"after a restart of the proxy server: {error}",
-            ) from error
-        if still:
-            raise ResidualFault(
-                fault=", ".join(still[0].toxics),
-                target=still[0].proxy,
-                reason="there even after a restart of the proxy server",
-            )
 
     def _answering(self, job: _Job) -> Removal | None:
         """Whether a read of the proxy is answered: what does not hang can wait."""
         try:
             self._client.toxics(job.proxy, timeout_s=READ_S)
         except ProxyError as error:
-            job.reason = str(error)
+            job.failed(error)
             return None
         return "absent"
+
+    def _anew_for(self, left: Sequence[_Job], jobs: Sequence[_Job]) -> None:
+        """The last step, for what is left; the others stay as they are now."""
+        worst = left[0]
+        if worst.died:
+            raise worst.residual(f"the server died, with all faults: {worst.reason}")
+        if self._restart is None:
+            raise worst.residual(
+                f"{worst.reason}; the server at {self._client.url} was started by"
+                " somebody else, who must restart it, then run `chaos recover`"
+            )
+        _LOG.warning("the proxy server is restarted: %s", worst.reason)
+        try:
+            self._anew({job.proxy: job.toxics for job in jobs})
+            still = [job for job in left if not self._clean(job)]
+        except ChaosError as error:
+            raise worst.residual(f"after a restart of the server: {error}") from error
+        if still:
+            raise still[0].residual("there even after a restart of the server")
 
     def _anew(self, without: Mapping[str, Sequence[str]]) -> None:
         """Restarts our server; every known proxy again, less the toxics named.
@@ -335,7 +344,10 @@ def _jobs(placed: Iterable[tuple[str, str]], first_s: float) -> list[_Job]:
 def _all_of(info: ProxyInfo) -> _Job:
     """Every toxic that was armed on a proxy."""
     names = tuple(toxic.full_name for toxic in info.toxics)
-    return _Job(proxy=info.name, toxics=names, first_s=READ_S, before=info)
+    reason = "no answer to GET /proxies"
+    return _Job(
+        proxy=info.name, toxics=names, first_s=READ_S, before=info, reason=reason
+    )
 
 
 def _at_once(step: Step, jobs: Sequence[_Job]) -> list[Removal | None]:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from toxiproxy.api import APIConsumer
@@ -18,125 +15,6 @@ from chaos.errors import (
     UsageError,
 )
 from chaos.proxy.client import ProxyClient, ToxicInfo
-
-
-class FakeToxiproxy:
-    """One proxy "p" and its toxics, with the ways of a server not to be trusted."""
-
-    def __init__(self) -> None:
-        self.toxics: dict[str, dict] = {}
-        self.proxy = {"name": "p", "listen": "127.0.0.1:1", "upstream": "u:1"}
-        self.enabled = True
-        self.exists = True
-        self.calls: list[str] = []
-        self.add_status = 200
-        self.stores = True
-        self.alters: dict[str, int] = {}
-        self.delete_status = 204
-        self.delete_hangs = False
-        self.frees_on_disable = True
-        self.disable_status = 200
-        self.recreate_status = 201
-        self.freed = threading.Event()
-        fake = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.0"
-
-            def do(self) -> None:
-                size = int(self.headers.get("Content-Length", 0))
-                body = json.loads(self.rfile.read(size) or b"null")
-                fake.calls.append(f"{self.command} {self.path}")
-                status, answer = fake.answer(self.command, self.path, body)
-                payload = json.dumps(answer).encode() if answer is not None else b""
-                try:
-                    self.send_response(status)
-                    self.send_header("Content-Length", str(len(payload)))
-                    self.end_headers()
-                    self.wfile.write(payload)
-                except OSError:
-                    return  # the client gave up: that is what the test is about
-
-            do_GET = do_POST = do_DELETE = do
-
-            def log_message(self, *_) -> None:
-                return
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.server.daemon_threads = False
-        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.01,))
-        self.thread.start()
-        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
-
-    def close(self) -> None:
-        self.freed.set()
-        self.server.shutdown()
-        self.server.server_close()
-        self.thread.join()
-
-    def wire(self) -> dict:
-        toxics = list(self.toxics.values())
-        return self.proxy | {"enabled": self.enabled, "toxics": toxics}
-
-    def answer(self, method: str, path: str, body):
-        parts = path.strip("/").split("/")
-        if path == "/version":
-            return 200, {"version": "2.12.0"}
-        if parts == ["reset"]:
-            return 204, None
-        if parts == ["proxies"]:
-            return self._index(method)
-        if parts == ["proxies", "p"]:
-            return self._proxy(method, body)
-        if parts == ["proxies", "p", "toxics"]:
-            return self._toxics(method, body)
-        return self._toxic(method, parts[3])
-
-    def _index(self, method):
-        if method == "POST":
-            self.exists = self.recreate_status == 201
-            return self.recreate_status, self.wire()
-        return 200, {"p": self.wire()}
-
-    def _proxy(self, method, body):
-        if method == "DELETE":
-            self.exists = False
-            self.toxics.clear()
-            self.freed.set()
-            return 204, None
-        if method == "POST":
-            if self.disable_status != 200:
-                return self.disable_status, {"error": "no", "status": 500}
-            self.enabled = body["enabled"]
-            if not self.enabled and self.frees_on_disable:
-                self.delete_hangs = False
-                self.freed.set()
-        return 200, self.wire()
-
-    def _toxics(self, method, body):
-        if method == "POST":
-            if self.stores:
-                toxic = body | {"attributes": body["attributes"] | self.alters}
-                self.toxics[body["name"]] = toxic
-            return self.add_status, body
-        return 200, list(self.toxics.values())
-
-    def _toxic(self, method, name):
-        if method == "DELETE":
-            if self.delete_hangs:
-                self.freed.wait(5.0)
-                return 500, None
-            if self.delete_status == 204:
-                self.toxics.pop(name, None)
-            return self.delete_status, None
-        return 404, {"error": "toxic not found", "status": 404}
-
-
-@pytest.fixture
-def fake():
-    fake = FakeToxiproxy()
-    yield fake
-    fake.close()
 
 
 def test_a_server_that_answers_500_has_not_injected(fake):

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -55,4 +56,17 @@ def test_sigterm_ends_the_command_too():
         process.send_signal(signal.SIGTERM)
 
         assert process.wait(5) != 0
+        assert not Path(f"/proc/{child}").exists()
+
+
+def test_sighup_ends_a_command_that_ignores_sigterm_at_once():
+    script = "trap '' TERM; echo $$; while :; do sleep 0.05; done"
+    with launch("sh", "-c", script) as process:
+        assert process.stdout is not None
+        child = int(process.stdout.readline())
+        start = time.monotonic()
+        process.send_signal(signal.SIGHUP)
+
+        assert process.wait(5) == -signal.SIGKILL % 256
+        assert time.monotonic() - start < 2
         assert not Path(f"/proc/{child}").exists()

@@ -167,3 +167,31 @@ def test_choice_takes_a_binary_on_the_path(real_server, tmp_path):
 def test_a_binary_that_is_no_server_fails_with_its_last_words():
     with pytest.raises(ProcessFailed):
         ProxyProcess.start_toxiproxy("/bin/false", timeout_s=2.0)
+
+
+@pytest.mark.parametrize("flavour", ["embedded", "real"])
+def test_a_restart_keeps_the_address_and_nothing_else(flavour, request):
+    if flavour == "embedded":
+        server = ProxyProcess.start()
+    else:
+        request.getfixturevalue("real_server")
+        binary = find_toxiproxy()
+        if binary is None:
+            pytest.skip("TOXIPROXY_URL names a server that is not ours to start")
+        server = ProxyProcess.start_toxiproxy(binary)
+    pids = [server.pid]
+    server.on_restart = lambda: pids.append(server.pid)
+    with server:
+        url, client = server.url, server.client()
+        client.create("one", "127.0.0.1:0", "127.0.0.1:9")
+        server.restart()
+
+        assert (server.url, server.restarts) == (url, 1)
+        assert client.proxies() == {}
+        assert len(set(pids)) == 2
+        assert not running(pids[0])
+
+
+def test_a_server_of_somebody_else_is_not_restarted(ours):
+    with pytest.raises(ProcessFailed, match="not ours"):
+        ProxyProcess(ours.server.url, "embedded").restart()
