@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 _CHUNK_PAGES = 128
 """Pages filled and copied at a time outside the lock."""
+_SCRATCH_KEPT = 4
+"""Chunks of memory kept for that: fresh pages would cost more than the copy. A chunk a
+thread would grow with the callers, each of whom has a thread of its own."""
 
 
 class Tiers:
@@ -29,7 +33,7 @@ class Tiers:
 
     def __init__(self, settings: HiCacheSettings) -> None:
         self.lock = threading.RLock()
-        self._scratch = threading.local()
+        self._scratch: deque[NDArray[np.uint8]] = deque(maxlen=_SCRATCH_KEPT)
         poison = settings.poison_free_pages
         size = settings.page_bytes
         self.l1 = Tier("l1", PagePool(settings.l1_pages, size, poison=poison))
@@ -102,8 +106,9 @@ class Tiers:
                 i: self._source(keys[i])
                 for i in sorted({i for where, _ in new.values() for i in where})
             }
+        scratch = self._take_scratch()
         try:
-            rows, at = self._gather(keys, sources, fill)
+            rows, at = self._gather(keys, sources, fill, scratch)
             for tier, (where, pages) in new.items():
                 tier.pool.rows[pages] = rows[[at[i] for i in where]]
         except BaseException:
@@ -111,6 +116,8 @@ class Tiers:
                 for tier, (_, pages) in new.items():
                     tier.pool.land(pages)
             raise
+        finally:
+            self._scratch.append(scratch)
         with self.lock:
             for tier, (where, pages) in new.items():
                 self._settle(tier, [keys[i] for i in where], pages, pinned)
@@ -155,11 +162,12 @@ class Tiers:
         keys: Sequence[bytes],
         sources: dict[int, tuple[Tier, int] | None],
         fill: Fill,
+        scratch: NDArray[np.uint8],
     ) -> tuple[NDArray[np.uint8], dict[int, int]]:
         """The bytes of some keys, copied from a tier or filled, and their rows."""
         lacking = [i for i, source in sources.items() if source is None]
         copied = [(i, s) for i, s in sources.items() if s is not None]
-        rows = self._scratch_rows(len(sources))
+        rows = scratch[: len(sources)]
         if lacking:
             fill(b"".join(keys[i] for i in lacking), rows[: len(lacking)])
         for row, (_, (tier, page)) in enumerate(copied, len(lacking)):
@@ -167,13 +175,12 @@ class Tiers:
         order = lacking + [i for i, _ in copied]
         return rows, {i: row for row, i in enumerate(order)}
 
-    def _scratch_rows(self, count: int) -> NDArray[np.uint8]:
-        """Memory of this thread, kept: fresh pages would cost more than the copy."""
-        rows: NDArray[np.uint8] | None = getattr(self._scratch, "rows", None)
-        if rows is None:
-            rows = np.empty((_CHUNK_PAGES, self.l2.pool.page_bytes), np.uint8)
-            self._scratch.rows = rows
-        return rows[:count]
+    def _take_scratch(self) -> NDArray[np.uint8]:
+        """A chunk of memory that nobody else uses now."""
+        try:
+            return self._scratch.pop()
+        except IndexError:
+            return np.empty((_CHUNK_PAGES, self.l2.pool.page_bytes), np.uint8)
 
     def state(self) -> dict[str, dict[str, int]]:
         """Page counts by tier."""

@@ -417,6 +417,7 @@ def test_eviction_does_not_stall_lookups(cluster_of, judge, history):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(240)
 def test_nothing_is_left_after_an_hour(cluster_of, load, judge, history, rng):
     """An hour of events, not of time: every timer elapses as often (O11)."""
     cluster = cluster_of(**HOUR)
@@ -427,6 +428,7 @@ def test_nothing_is_left_after_an_hour(cluster_of, load, judge, history, rng):
     judge(judge_life(cluster, life))
 
 
+@pytest.mark.timeout(0)
 def test_a_soak_leaves_nothing(cluster_of, load, judge, history, rng, soak_s):
     """The same for as long as `--duration` says."""
     if not soak_s:
