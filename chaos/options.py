@@ -70,7 +70,7 @@ def add_options(parser: pytest.Parser) -> None:
         "--require",
         action="append",
         metavar="CAP",
-        help="fail, instead of skip, tests that need this capability",
+        help="refuse to run, instead of skip tests, where this capability is missing",
     )
     add("--block", type=int, metavar="N", help="use exactly this block of addresses")
     add("--slow", action="store_true", default=None, help="run the slow suites as well")

@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from chaos.errors import UsageError
+from chaos.errors import ProcessFailed, UsageError
 from chaos.faults.injector import Injector
 from chaos.report.document import reproduce
 from chaos.report.live import LiveLine
@@ -48,6 +48,11 @@ if TYPE_CHECKING:
 _SUITES = ("suites", "chaos")
 _TOLD = "moonquake"
 _NAME_WIDTH = 36
+_FIXES = {
+    "toxiproxy": "set MOONQUAKE_TOXIPROXY (scripts/build-toxiproxy DIR builds one) or"
+    " TOXIPROXY_URL",
+    "embedded_proxy": "unset MOONQUAKE_TOXIPROXY and TOXIPROXY_URL",
+}
 
 
 class ChaosRun:
@@ -82,8 +87,13 @@ class ChaosRun:
     # -- life of the run ---------------------------------------------------------
 
     def arm(self) -> None:
-        """Takes the signals over and refuses settings that would skip teardown."""
+        """Takes the signals over; refuses a run that could not mean anything.
+
+        Raises:
+            UsageError: a setting would skip teardown, or something required is missing.
+        """
         _refuse_thread_method(self.config)
+        self._refuse_what_is_missing()
         self.armed = True
         self._guard.install()
         if not self.worker:
@@ -172,6 +182,19 @@ class ChaosRun:
     def capabilities(self) -> frozenset[str]:
         real = {"toxiproxy"} if proxy_flavour() == "toxiproxy" else {"embedded_proxy"}
         return LocalTarget.CAPABILITIES | real
+
+    def _refuse_what_is_missing(self) -> None:
+        """A run that requires a capability must not pass by skipping all its tests."""
+        try:
+            missing = sorted(self.options.require - self.capabilities)
+        except ProcessFailed as error:
+            raise UsageError(str(error)) from error
+        if missing:
+            problem = (
+                f"the {self.options.target} target has no {', '.join(missing)} here"
+            )
+            fix = _FIXES.get(missing[0], "run without --require")
+            raise UsageError(f"required: {problem}", fix)
 
     def for_worker(self) -> dict[str, Any]:
         """What an xdist worker must know: one seed, one results directory."""

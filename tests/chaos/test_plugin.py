@@ -320,12 +320,31 @@ def test_what_the_target_cannot_do_is_skipped_or_required(suite) -> None:
         """
     )
     skipped = run(suite, "-rs")
-    failed = run(suite, "--require", "warp_drive")
+    refused = run(suite, "--require", "warp_drive")
 
     skipped.assert_outcomes(skipped=1)
     skipped.stdout.fnmatch_lines(["*the local target has no 'warp_drive' here*"])
-    failed.assert_outcomes(errors=1)
-    failed.stdout.fnmatch_lines(["required: the local target has no 'warp_drive' here"])
+    assert refused.ret == pytest.ExitCode.USAGE_ERROR
+    refused.stderr.fnmatch_lines(
+        ["ERROR: required: the local target has no warp_drive here*"]
+    )
+
+
+@pytest.mark.slow
+def test_a_run_that_requires_the_real_proxy_needs_one(suite, monkeypatch) -> None:
+    suite.makepyfile("def test_it(cluster): pass")
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    monkeypatch.delenv("TOXIPROXY_URL", raising=False)
+
+    for named, line in (
+        ("", "*has no toxiproxy here; set*"),
+        ("/no", "*/no named by*"),
+    ):
+        monkeypatch.setenv("MOONQUAKE_TOXIPROXY", named)
+        refused = run(suite, "--require", "toxiproxy")
+
+        assert refused.ret == pytest.ExitCode.USAGE_ERROR
+        refused.stderr.fnmatch_lines([line])
 
 
 def test_the_thread_method_of_timeouts_is_refused(suite) -> None:
