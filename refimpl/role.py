@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import grpc
 
 _PR_SET_PDEATHSIG: Final = 1
+STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 GRPC_MESSAGE_BYTES: Final = 64 << 20
 """Largest message of every gRPC server and client here: batches are one message."""
 GRPC_OPTIONS: Final = (
@@ -102,12 +103,27 @@ def stop_on_signals() -> threading.Event:
     """An event that SIGTERM and SIGINT set. Call it in the main thread, early.
 
     Wait for it with a timeout in a loop or without one: Python runs handlers in the
-    main thread, also while it waits.
+    main thread, also while it waits. What comes after the first signal is ignored.
     """
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda _number, _frame: stop.set())
+
+    def on_signal(_number: int, _frame: object) -> None:
+        ignore_signals()
+        stop.set()
+
+    for number in STOP_SIGNALS:
+        signal.signal(number, on_signal)
     return stop
+
+
+def ignore_signals() -> None:
+    """Lets a role that is stopping end in peace, exit code 0.
+
+    Python gives its handlers up when the interpreter shuts down, and a SIGTERM then
+    kills a healthy process (exit -15); a signal that is ignored stays ignored.
+    """
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def die_with_parent() -> None:

@@ -19,7 +19,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from refimpl.admin import AdminServer
 from refimpl.failpoints import Failpoints
-from refimpl.role import announce
+from refimpl.role import STOP_SIGNALS, announce, ignore_signals
 from refimpl.settings import in_real_time
 from refimpl.store.memory import SegmentMemory, pin_to_node, require_memory
 from refimpl.store.pulse import Pulse
@@ -61,6 +61,7 @@ def run(settings: StoreSettings, listeners: Mapping[str, socket.socket]) -> int:
         while not signals.first.wait(store.settings.ping_interval_s):
             store.pulse.check()
         store.drain(signals.second)
+        ignore_signals()
     return 0
 
 
@@ -70,7 +71,7 @@ class _Signals:
     def __init__(self) -> None:
         self.first = threading.Event()
         self.second = threading.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in STOP_SIGNALS:
             signal.signal(number, self._on_signal)
 
     def _on_signal(self, _number: int, _frame: object) -> None:

@@ -91,6 +91,27 @@ def test_a_signal_ends_the_wait_of_a_role(number):
         assert child.wait(5) == 0
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_a_role_that_ends_does_not_spoil_its_exit_code(number):
+    """Python gives handlers up when it shuts down: a default would kill it then."""
+    child = _python(
+        "import time\n"
+        "from refimpl.role import announce, stop_on_signals\n"
+        "class Last:\n"
+        "    def __del__(self, print=print, sleep=time.sleep):\n"
+        "        print('last', flush=True); sleep(0.3)\n"
+        "last = Last()\n"
+        "stop = stop_on_signals(); announce('x', 'x', {}); stop.wait()"
+    )
+    with child:
+        child.stdout.readline()
+        child.send_signal(number)
+        assert child.stdout.readline() == "last\n"
+        child.send_signal(number)
+
+        assert child.wait(5) == 0
+
+
 def _is_gone(pid: int) -> bool:
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii")

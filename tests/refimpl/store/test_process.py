@@ -182,6 +182,16 @@ def test_a_second_sigterm_ends_the_grace_but_no_read_in_flight(pool):
     assert np.array_equal(out, PAGES)
 
 
+def test_signals_while_a_store_ends_do_not_spoil_its_exit_code(pool):
+    store = pool.store("--grace-s", "1")
+    deadline = time.monotonic() + 10
+    while store.process.poll() is None and time.monotonic() < deadline:
+        store.process.terminate()
+        time.sleep(0.002)
+
+    assert store.end() == 0
+
+
 def test_after_the_master_forgot_old_locations_are_refused(pool, roles):
     """Mooncake#1336: a restarted master knows nothing and may place anew."""
     store = pool.store()
