@@ -123,7 +123,7 @@ def judge_opens(
     `fault_at_s` is the instant of the first operation that could meet the fault;
     `formula` says in words where the budget comes from.
     """
-    claim = "breaker opens within its budget"
+    claim = f"breaker opens within {formula or 'its budget'}"
     opened = [c.at_s for c in changes if c.target == OPEN and c.at_s >= fault_at_s]
     taken_s = opened[0] - fault_at_s if opened else float("inf")
     return at_most(
@@ -134,7 +134,7 @@ def judge_opens(
         samples=max(1, len(opened)),
         unit="s",
         label="after",
-        reason="; ".join(filter(None, ("" if opened else "it never opened", formula))),
+        reason="" if opened else "it never opened",
     )
 
 

@@ -134,7 +134,9 @@ def judge_cost(cluster, calm, run, detected_s, seed):
     ]
 
 
-@pytest.mark.parametrize(("faults", "of"), [(1, 5), (2, 5)])
+@pytest.mark.parametrize(
+    ("faults", "of"), [(1, 5), pytest.param(2, 5, marks=pytest.mark.slow)]
+)
 def test_spread_faults_below_half_of_the_operations_never_open_it(
     cluster_of, load, judge, history, faults, of
 ):
@@ -309,7 +311,7 @@ def test_half_open_admits_one_probe_at_a_time_under_load(
         slow,
     ):
         receipt = silence.stop()
-        reaches(cluster, engine, "closed")
+        reaches(cluster, engine, "closed", timeout_s=5.0)
         good = engine_counter(cluster, engine, "probes", "success")
         running.stop()
 
@@ -433,7 +435,9 @@ def test_a_total_outage_costs_a_deadline_at_first_and_then_nothing(
     )
 
 
-@pytest.mark.parametrize("fault", ["kill", "pause"])
+@pytest.mark.parametrize(
+    "fault", ["kill", pytest.param("pause", marks=pytest.mark.slow)]
+)
 def test_a_master_outage_costs_a_deadline_at_first_and_then_nothing(
     cluster, inject, load, judge, history, arms, rng, fault
 ):

@@ -248,4 +248,4 @@ def test_the_trip_budget_is_a_run_of_read_deadlines(fabricate):
 def test_the_formula_of_the_budget_is_printed():
     judged = judge_opens(GOOD, fault_at_s=0.4, budget_s=1.0, formula="5 x T")
 
-    assert judged.reason == "5 x T"
+    assert judged.claim == "breaker opens within 5 x T"
