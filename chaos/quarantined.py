@@ -86,18 +86,21 @@ def judge_readmitted(
     )
 
 
-def judge_breakers_stayed_closed(cluster: Cluster) -> Judgement:
-    """The scope of one bad endpoint is that endpoint: no breaker ever opened."""
-    opened = sum(
-        len(changes_of(_cache(cluster, engine)["breaker"]["transitions"]))
-        for engine in cluster.engines
-    )
+def judge_breakers_stayed_closed(cluster: Cluster, *, since_s: float) -> Judgement:
+    """The scope of one bad endpoint is that endpoint: no breaker opened since then."""
+    logs = [_cache(cluster, engine)["breaker"] for engine in cluster.engines]
+    changes = [
+        change
+        for log in logs
+        for change in changes_of(log["transitions"], since_s=since_s)
+    ]
     return none_of(
         "O6",
         "one bad store opens no breaker",
-        opened,
+        len(changes),
         of=len(cluster.engines),
         what="transitions",
+        reason=", ".join(f"{change.target}: {change.reason}" for change in changes),
     )
 
 

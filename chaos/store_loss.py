@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from chaos.systems.base import Cluster, Request
 
 TURN_BLOCKS = 2
+_AT_ONCE = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,16 +133,21 @@ def sharing(cluster: Cluster, system: Request, tokens: int = 1024) -> Conversati
 
 
 def keep_all(cluster: Cluster, pairs: Sequence[tuple[str, Request]]) -> None:
-    """Has engines compute prompts and keep them in the pool; empties their tiers."""
+    """Has engines compute prompts and keep them in the pool; empties their tiers.
+
+    A few at a time: a burst on a busy machine may itself look like a fault. A breaker
+    that opened all the same is waited for.
+    """
     lacking = list(pairs)
 
     def kept() -> bool:
-        ask_together(cluster, lacking)
+        ask_together(cluster, lacking, at_once=_AT_ONCE)
         settle(cluster)
         lacking[:] = [pair for pair in lacking if not all(cluster.owners_of(pair[1]))]
         return not lacking
 
     wait_for(kept, "the pool to hold all prompts")
+    wait_for(lambda: _all_closed(cluster), "the breakers to be closed")
     flush(cluster)
 
 
@@ -162,6 +168,7 @@ def keep_conversations(
         return not lacking
 
     wait_for(kept, "the pool to hold all conversations")
+    wait_for(lambda: _all_closed(cluster), "the breakers to be closed")
 
 
 def placed(
@@ -249,3 +256,8 @@ def _whole_blocks(request: Request, settings: GeneratorSettings) -> Request:
     least = settings.system_blocks + 1
     blocks = request.hash_ids[: max(least, request.input_length // 512)]
     return replace(request, input_length=512 * len(blocks), hash_ids=tuple(blocks))
+
+
+def _all_closed(cluster: Cluster) -> bool:
+    states = (cluster.engine_state(engine) for engine in cluster.engines)
+    return all(state["breaker"] == "closed" for state in states)

@@ -443,7 +443,7 @@ def test_a_sick_store_is_quarantined_alone_and_comes_back(cluster, inject, judge
     judge(judge_quarantined(cluster, engine, sick, since_s=since_s))
     written = [page for page in pages if page and sick not in page]
     judge(judge_equal("A2", "pages go elsewhere", len(written), len(pages)))
-    judge(judge_breakers_stayed_closed(cluster))
+    judge(judge_breakers_stayed_closed(cluster, since_s=since_s))
     judge(judge_readmitted(cluster, engine, sick, healed_s=healed_s))
 
 
