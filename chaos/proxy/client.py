@@ -233,7 +233,7 @@ class ProxyClient:
         try:
             self._delete(name)
         except ProxyUnreachable as error:
-            if not (error.hung and self._undo.anew_since(generation)):
+            if not self._undo.restarted_since(generation, hung=error.hung):
                 raise
             self._delete(name)
 

@@ -126,12 +126,15 @@ class Undo:
         """How often the server was restarted."""
         return self._generation
 
-    def anew_since(self, generation: int) -> bool:
-        """Restarts a hung server of ours, once for all who see it hang together."""
-        if self._restart is None:
-            return False
+    def restarted_since(self, generation: int, *, hung: bool) -> bool:
+        """Restarts a hung server of ours, once for all who wait for it together.
+
+        Those who still wait when it is killed see it die; it is there again for them.
+        """
         with self._lock:
             if self._generation == generation:
+                if self._restart is None or not hung:
+                    return False
                 self._anew({})
         return True
 

@@ -18,6 +18,7 @@ import pytest
 from chaos.proxy.process import ProxyProcess, find_toxiproxy
 
 _names = itertools.count()
+NO_ANSWER = 0
 
 
 def call(url: str, method: str, path: str, body=None, headers=None):
@@ -156,6 +157,8 @@ class FakeToxiproxy:
                 body = json.loads(self.rfile.read(size) or b"null")
                 fake.calls.append(f"{self.command} {self.path}")
                 status, answer = fake.answer(self.command, self.path, body)
+                if status == NO_ANSWER:
+                    return
                 payload = json.dumps(answer).encode() if answer is not None else b""
                 try:
                     self.send_response(status)
@@ -199,7 +202,7 @@ class FakeToxiproxy:
         parts = path.strip("/").split("/")
         if self.hangs and parts[0] == "proxies":
             self.ended.wait(10.0)
-            return 500, None
+            return NO_ANSWER, None
         if path == "/version":
             return 200, {"version": "2.12.0"}
         if parts == ["reset"]:
