@@ -6,6 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from refimpl.role import parse_address
 from refimpl.settings import setting
 
 if TYPE_CHECKING:
@@ -126,6 +127,18 @@ class EngineSettings:
     writeback_tasks: int = setting(256, "write-backs waiting at most", at_least=1)
     replicas: int = setting(1, "copies of a page in the pool", at_least=1)
     poison_free_pages: bool = setting(False, "overwrite freed pages (for tests)")
+
+    def __post_init__(self) -> None:
+        """Refuses what no engine could run with.
+
+        Raises:
+            UsageError: the master's address is not HOST:PORT.
+            ValueError: a page cannot be cut into its components and ranks.
+        """
+        from refimpl.hicache.layout import layout_of
+
+        parse_address(self.master, "the master (--master)")
+        layout_of(hicache_settings(self))
 
     @property
     def fingerprint(self) -> Fingerprint:

@@ -28,24 +28,36 @@ class StoreSettings:
         "auto", "huge pages of the host", choices=("auto", "on", "off")
     )
     time_scale: float = setting(1.0, "factor on every duration", at_least=0.001)
-    ping_interval_s: float = setting(1.0, "seconds between heartbeats", scales=True)
-    rpc_timeout_s: float = setting(2.0, "seconds a call to the master may take")
+    ping_interval_s: float = setting(
+        1.0, "seconds between heartbeats", scales=True, at_least=0.001
+    )
+    rpc_timeout_s: float = setting(
+        2.0, "seconds a call to the master may take", at_least=0.001
+    )
     grace_s: float = setting(
         5.0, "seconds that reads are served after SIGTERM", scales=True, at_least=0
     )
     idle_s: float = setting(
-        300.0, "seconds after which an idle connection is closed", scales=True
+        300.0,
+        "seconds after which an idle connection is closed",
+        scales=True,
+        at_least=0.001,
     )
     max_connections: int = setting(
         512, "data connections served at once, a thread each", at_least=1
     )
 
     def __post_init__(self) -> None:
-        """Refuses rails that cannot be listened on.
+        """Refuses what could not be listened on, dialled or told apart.
 
         Raises:
-            ValueError: a rail is malformed or named twice.
+            UsageError: an address is not HOST:PORT.
+            ValueError: a rail is malformed or named twice, or the store has no name.
         """
+        if not self.name:
+            raise ValueError("a store needs a name: --name store-0")
+        parse_address(self.master, "the master (--master)")
+        parse_address(self.heartbeat, "the master's heartbeats (--heartbeat)")
         if not self.rail:
             raise ValueError("a store needs one rail at least: --rail NAME=HOST:PORT")
         names = [rail.name for rail in self.rails]

@@ -10,6 +10,7 @@ from refimpl.core.breaker import BreakerSettings
 from refimpl.core.prefetch import PrefetchSettings
 from refimpl.core.quarantine import QuarantineSettings
 from refimpl.engine.settings import EngineSettings, hicache_settings
+from refimpl.errors import UsageError
 from refimpl.hicache.settings import HiCacheSettings
 
 
@@ -69,3 +70,13 @@ def test_the_fingerprint_knows_what_makes_pages_differ(field):
     other = dataclasses.replace(mine, **{field: "other"})
 
     assert mine.fingerprint.digest() != other.fingerprint.digest()
+
+
+def test_a_master_that_cannot_be_dialled_is_refused_before_anything_starts():
+    with pytest.raises(UsageError, match="--master"):
+        EngineSettings(master="nowhere")
+
+
+def test_a_page_that_cannot_be_cut_is_refused_with_its_numbers():
+    with pytest.raises(ValueError, match="9 bytes of a page cannot be cut"):
+        EngineSettings(page_bytes=9, ranks=2)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from refimpl.errors import UsageError
-from refimpl.settings import in_real_time
+from refimpl.settings import in_real_time, load
 from refimpl.store.settings import RailSpec, StoreSettings
 
 
@@ -23,6 +23,24 @@ def test_what_is_no_rail_is_refused(text):
 def test_two_rails_of_one_name_are_refused():
     with pytest.raises(ValueError, match="named twice"):
         StoreSettings(rail=("a=127.0.0.1:0", "a=127.0.0.2:0"))
+
+
+@pytest.mark.parametrize("field", ["master", "heartbeat"])
+def test_an_address_that_cannot_be_dialled_is_refused(field):
+    with pytest.raises(UsageError, match=f"--{field}.*HOST:PORT"):
+        StoreSettings(**{field: "nowhere"})
+
+
+def test_a_store_without_a_name_is_refused():
+    with pytest.raises(ValueError, match="--name"):
+        StoreSettings(name="")
+
+
+@pytest.mark.parametrize("field", ["ping_interval_s", "rpc_timeout_s", "idle_s"])
+@pytest.mark.parametrize("value", ["0", "-1"])
+def test_no_patience_at_all_is_refused_instead_of_spinning(field, value):
+    with pytest.raises(UsageError, match="too small"):
+        load(StoreSettings, "store", flags={field: value}, environ={})
 
 
 def test_durations_scale_and_patience_with_rpc_does_not():
