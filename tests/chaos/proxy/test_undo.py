@@ -54,6 +54,7 @@ def test_a_server_of_ours_that_hangs_is_restarted_with_its_proxies(fake):
     assert client.removals == {"restarted": 1}
 
 
+@pytest.mark.slow
 def test_a_restart_leaves_the_toxics_of_other_faults_armed(fake):
     client = armed(fake)
     client.add_toxic("p", "latency", attributes={"latency": 9})
@@ -94,6 +95,7 @@ def test_a_server_that_died_is_not_started_again(dead_address):
         client.remove_toxic("p", TOXIC)
 
 
+@pytest.mark.slow
 def test_arming_on_a_proxy_that_hangs_is_not_injected_and_undone(fake):
     client = armed(fake)
     fake.hangs = True
@@ -126,6 +128,7 @@ def test_healing_leaves_the_proxies_of_others_alone(fake):
     assert list(fake.toxics) == [TOXIC]
 
 
+@pytest.mark.slow
 def test_healing_a_hung_server_of_somebody_else_is_a_residual_fault(fake):
     client = armed(fake, ours=False)
     fake.hangs = True
