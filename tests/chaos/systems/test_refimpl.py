@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
 
 import pytest
@@ -244,6 +245,18 @@ def test_a_setting_that_no_role_has_is_a_usage_error(clusters) -> None:
         clusters.get(ClusterSpec(overrides={"engine": {"flux": 1}}))
     with pytest.raises(UsageError, match="gateway"):
         clusters.get(ClusterSpec(overrides={"gateway": {"x": 1}}))
+
+
+def test_every_link_answers_its_greeting_with_data_and_keeps_its_laws(clusters) -> None:
+    cluster = clusters.get(ClusterSpec(stores=1, engines=1))
+
+    for link in cluster.links:
+        host, _, port = link.listen.rpartition(":")
+        with socket.create_connection((host, int(port)), timeout=5) as connection:
+            connection.sendall(link.greeting)
+            assert connection.recv(1), link.name
+    assert {link.plane for link in cluster.links} == {"data", "rpc", "heartbeat"}
+    assert cluster.conservation() == []
 
 
 def test_a_stopped_cluster_leaves_no_process_and_no_proxy(clusters) -> None:
