@@ -65,7 +65,7 @@ class Get:
         self._codes = filled(len(views), Code.INTERNAL_ERROR)
         self._sums = np.zeros(len(views), np.uint64)
         self._holder: dict[int, str] = {}
-        self._heard: set[str] = set()
+        self._heard: dict[str, float] = {}
         self._retried: set[int] = set()
         self._lookup_s = 0.0
         self._transfer_s = 0.0
@@ -87,6 +87,7 @@ class Get:
             lookup_s=self._lookup_s,
             transfer_s=self._transfer_s,
             asked=tuple(name for name in self._endpoints.found if name != MASTER),
+            heard_s=self._heard,
         )
 
     def _attempt(self, rows: NDArray[np.intp]) -> None:
@@ -175,7 +176,7 @@ class Get:
 
     def landed(self, op: Op, rows: Sequence[int]) -> None:
         """Takes checksums while the bytes are warm and others arrive."""
-        self._heard.add(op.segment.name)
+        self._heard[op.segment.name] = self._clock() - self._started_at
         if not self._checks:
             return
         assert self._plan is not None

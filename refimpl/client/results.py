@@ -59,6 +59,8 @@ class GetResult:
     lookup_s: float = 0.0
     transfer_s: float = 0.0
     asked: tuple[str, ...] = ()
+    heard_s: Mapping[str, float] = field(default_factory=dict)
+    """When the last bytes of each store came, in seconds from the start of the call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -189,8 +189,10 @@ class Gate:
                 call.admission,
                 outcome,
                 now,
-                endpoints=_endpoints(
-                    result, slow=slow and outcome is not Outcome.FAULT
+                endpoints=(
+                    self._slow_endpoints(result, tokens)
+                    if slow and outcome is not Outcome.FAULT
+                    else _endpoints(result)
                 ),
                 slow=slow,
                 read_deadline=late,
@@ -431,6 +433,15 @@ class Gate:
         floor_s = min(floor_s, 0.75 * self._settings.prefetch.base_s)
         return took_s > max(floor_s, _SLOW_MARGIN * tokens / speed)
 
+    def _slow_endpoints(self, result: StorageResult, tokens: int) -> Mapping[str, bool]:
+        """Of a slow read: the stores that were slow themselves are under suspicion.
+
+        All that were asked are, where none is known to have been.
+        """
+        slow = {n for n, at_s in result.heard_s.items() if self._slow(tokens, at_s)}
+        guilty = slow & set(result.asked) or set(result.asked)
+        return {name: name not in guilty for name in result.asked}
+
     def _count_codes(
         self, call: Call, result: StorageResult, late: bool, slow: bool
     ) -> None:
@@ -487,10 +498,8 @@ def _timed_out(codes: NDArray[np.int16], took_s: float, budget_s: float) -> bool
     return took_s >= 0.9 * budget_s and bool((codes == Code.RPC_TIMEOUT).any())
 
 
-def _endpoints(result: StorageResult, *, slow: bool) -> Mapping[str, bool]:
-    """Who answered well; of a slow read every store asked is under suspicion."""
-    if slow:
-        return dict.fromkeys(result.asked, False)
+def _endpoints(result: StorageResult) -> Mapping[str, bool]:
+    """Who answered well."""
     return {
         name: outcome_of(code) is not Outcome.FAULT
         for name, code in result.endpoints.items()
@@ -508,4 +517,9 @@ def _checked(answer: object, count: int, *, bare: bool) -> StorageResult:
         return failed(count)
     if bare or not isinstance(answer, StorageResult):
         return StorageResult(codes=array)
-    return StorageResult(codes=array, endpoints=answer.endpoints, asked=answer.asked)
+    return StorageResult(
+        codes=array,
+        endpoints=answer.endpoints,
+        asked=answer.asked,
+        heard_s=answer.heard_s,
+    )

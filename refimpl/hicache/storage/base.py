@@ -23,12 +23,14 @@ class StorageResult:
     """Codes per key in request order, and what each store's part in it was.
 
     `endpoints` holds a code per store asked, 0 good; `asked` the stores that bytes
-    were asked of.
+    were asked of; `heard_s` when the last bytes of each came, from the start of the
+    call, where that is known: of a slow read it tells who was slow.
     """
 
     codes: NDArray[np.int16]
     endpoints: Mapping[str, int] = field(default_factory=dict)
     asked: tuple[str, ...] = ()
+    heard_s: Mapping[str, float] = field(default_factory=dict)
 
 
 class Storage(Protocol):

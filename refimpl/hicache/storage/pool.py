@@ -69,6 +69,7 @@ class PoolStorage:
             codes=result.codes,
             endpoints=_stores(result.endpoints),
             asked=tuple(result.asked),
+            heard_s=result.heard_s,
         )
 
     def put(

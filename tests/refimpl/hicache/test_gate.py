@@ -89,6 +89,34 @@ def test_clearly_slower_than_recomputing_is_a_fault_but_not_below_the_floor(gate
     assert settle(gate, result(0), 1.6, tokens=1000).slow
 
 
+def slow_read(gate, heard_s):
+    names = [f"s{i}" for i in range(8)]
+    answer = StorageResult(
+        codes=np.zeros(1, np.int16),
+        endpoints=dict.fromkeys(names, 0),
+        asked=tuple(names),
+        heard_s=heard_s,
+    )
+    return settle(gate, answer, 0.3, tokens=10)
+
+
+def test_of_a_slow_read_the_store_that_was_slow_is_quarantined(gate):
+    heard_s = {f"s{i}": 0.29 if i == 5 else 0.01 for i in range(8)}
+
+    isolated = [slow_read(gate, heard_s).isolated for _ in range(3)]
+
+    assert isolated == [frozenset(), frozenset(), frozenset({"s5"})]
+    assert gate.passes()
+
+
+@pytest.mark.parametrize("heard_s", [{}, {f"s{i}": 0.29 for i in range(8)}])
+def test_a_read_that_is_slow_by_all_or_nobody_knows_by_whom_is_the_pools(gate, heard_s):
+    for _ in range(5):
+        assert not slow_read(gate, heard_s).isolated
+
+    assert not gate.passes()
+
+
 def test_writes_are_never_slow(gate):
     assert not settle(gate, result(0), 1.9, name="put", tokens=10).fault
 
