@@ -54,27 +54,24 @@ def breaker_log(
     return changes_of(breaker_of(cluster, engine)["transitions"], since_s=since_s)
 
 
-def wait_breaker(
+def reaches(
     cluster: Cluster, engine: str, state: str, *, timeout_s: float = 20.0
-) -> None:
-    """Waits until the breaker of an engine is in a state ("open", "closed", ...).
+) -> bool:
+    """Waits until a breaker is in a state ("open", "closed"); False when never.
 
-    Raises:
-        HarnessError: It never was.
+    Never getting there is a verdict, not an error.
     """
-    wait_for(
+    return holds(
         lambda: breaker_of(cluster, engine)["state"] == state,
         f"the breaker of {engine} to be {state}",
         timeout_s=timeout_s,
     )
 
 
-def reaches(
-    cluster: Cluster, engine: str, state: str, *, timeout_s: float = 20.0
-) -> bool:
-    """The same where never getting there is a verdict, not an error."""
+def holds(state: Callable[[], object], what: str, *, timeout_s: float = 5.0) -> bool:
+    """Waits for a state of the cluster; False when it does not come in time."""
     try:
-        wait_breaker(cluster, engine, state, timeout_s=timeout_s)
+        wait_for(lambda: bool(state()), what, timeout_s=timeout_s)
     except HarnessError:
         return False
     return True

@@ -41,6 +41,7 @@ from chaos.outage import (
     breaker_log,
     breaker_of,
     flush,
+    holds,
     keep_prompts,
     open_by_silence,
     prompts,
@@ -50,13 +51,11 @@ from chaos.outage import (
     while_open,
 )
 from chaos.steps import (
-    ask,
     data_links,
     engine_counter,
     judge_equal,
     judge_laws,
     lookup_link,
-    prompt,
     wait_for,
     wait_idle,
 )
@@ -81,6 +80,10 @@ def faults_of(cluster, engine):
 
 def wasted_probes(cluster, engine):
     return breaker_of(cluster, engine)["inconclusive_probes"]
+
+
+def closings_by(reasons, probes):
+    return sum(reason == f"{probes} good probes" for reason in reasons)
 
 
 def close_budget_s(cluster, log, healed_s):
@@ -213,7 +216,7 @@ def test_one_bad_endpoint_of_eight_is_quarantined_and_the_breaker_stays_closed(
         grown = cluster.owned_bytes()[BAD] - before
     healed_s = receipts[0].reverted_at_s
     back_s = 3 * limits.quarantine_probe_interval_s
-    wait_for(lambda: quarantine_events(cluster, engine, "readmitted"), "re-admission")
+    holds(lambda: quarantine_events(cluster, engine, "readmitted"), "re-admission")
 
     judge(judge_laws(cluster, samples))
     judge(
@@ -228,46 +231,50 @@ def test_one_bad_endpoint_of_eight_is_quarantined_and_the_breaker_stays_closed(
     log, seen = breaker_log(cluster, engine), faults_of(cluster, engine)
     why = "one bad endpoint of eight"
     judge(judge_stays_closed(log, faults=seen, operations=len(samples), why=why))
-    returned = quarantine_events(cluster, engine, "readmitted")[BAD] - healed_s
+    back = quarantine_events(cluster, engine, "readmitted")
+    returned = back.get(BAD, float("inf")) - healed_s
     claim = "re-admitted within 3 probe intervals"
     judge(at_most("A2", claim, returned, back_s, samples=1, unit="s"))
 
 
+@pytest.mark.parametrize("placement", ["random", "local_first"])
 def test_a_store_just_under_the_deadline_for_ever_is_quarantined(
-    cluster, inject, load, judge, history
+    cluster_of, inject, load, judge, history, placement
 ):
-    """Slower than recomputing is a fault, although every byte arrives in time."""
-    engine, limits = cluster.engines[0], cluster.limits
-    kept = [prompt(cluster, f"slow-{i}", 4096) for i in range(16)]
-    for each in kept:
-        ask(cluster, engine, each)
-    wait_idle(cluster, engine)
-    flush(cluster)
-    store = cluster.owners_of(kept[0])[0][0]
-    late_ms = int(800 * limits.deadline_s(4096))
+    """Slower than recomputing is a fault, although every byte arrives in time.
 
-    with inject.latency(data_links(cluster, store), late_ms):
-        samples = ask_each(cluster, engine, kept)
+    At random every read meets the slow store and seven good ones: it alone is to blame.
+    """
+    cluster = cluster_of(placement=placement)
+    engine, limits = cluster.engines[0], cluster.limits
+    kept = prompts(cluster, "slow", 16, 4096, per_s=20, sessions=8)
+    keep_prompts(cluster, load, kept)
+    mine = [r for r in kept if route(cluster, kept)(r) == engine]
+    store = cluster.owners_of(mine[0])[0][0]
+    late_s = 0.8 * limits.deadline_s(4096)
+
+    with inject.latency(data_links(cluster, store), int(1000 * late_s)):
+        samples = ask_each(cluster, engine, mine)
 
     gone = quarantine_events(cluster, engine, "quarantined")
     after_s = gone.get(store, float("inf"))
-    budget_s = 3 * (limits.deadline_s(4096) + limits.poll_s)
     judge(judge_laws(cluster, samples))
     judge(
         judge_quarantine(
             gone,
             bad={store},
             taken_s=after_s - samples[0].sent_s,
-            budget_s=budget_s,
+            budget_s=3 * (limits.deadline_s(4096) + limits.poll_s),
         )
     )
-    log, seen = breaker_log(cluster, engine), len(gone)
+    log = breaker_log(cluster, engine)
+    slow = engine_counter(cluster, engine, "slow_operations", "get")
     why = "one slow endpoint"
-    judge(judge_stays_closed(log, faults=seen, operations=len(samples), why=why))
+    judge(judge_stays_closed(log, faults=slow, operations=len(samples), why=why))
     later = [s.answer.cache_wait_s for s in samples if s.sent_s > after_s]
-    worst_s, poll_s = max(later, default=float("nan")), limits.poll_s
-    claim = "then it costs nothing: at most one poll"
-    judge(at_most("O5", claim, worst_s, poll_s, samples=len(later), unit="s"))
+    worst_s = max(later, default=float("nan"))
+    claim = "then nobody waits for it: less than half of its delay"
+    judge(at_most("O5", claim, worst_s, late_s / 2, samples=len(later), unit="s"))
 
 
 def test_nothing_is_sent_while_it_is_open(cluster, inject, load, judge, history):
@@ -312,7 +319,6 @@ def test_half_open_admits_one_probe_at_a_time_under_load(
     ):
         receipt = silence.stop()
         reaches(cluster, engine, "closed", timeout_s=5.0)
-        good = engine_counter(cluster, engine, "probes", "success")
         running.stop()
 
     log = breaker_log(cluster, engine)
@@ -323,7 +329,8 @@ def test_half_open_admits_one_probe_at_a_time_under_load(
     probes = cluster.limits.breaker_probes_to_close
     claim = f"{probes} probes of {each_ms} ms follow each other"
     least_s = probes * each_ms / 1000
-    judge(judge_equal("O6", "good probes until it closed", good, probes))
+    reasons = [c.reason for c in log if c.target == "CLOSED"]
+    judge(judge_equal("O6", "closings by that many", closings_by(reasons, probes), 1))
     judge(at_least("O6", claim, closed[0] - half[0], least_s, samples=probes, unit="s"))
     sent, watched_s = watch.sent_until_closed()
     due = engine_counter(cluster, engine, "prefetch_outcomes", "breaker_open")
