@@ -104,7 +104,10 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """Lets the worst judgement decide a test, after its faults are undone."""
     try:
         result = yield
-    except (pytest.skip.Exception, pytest.exit.Exception, KeyboardInterrupt):
+    except pytest.skip.Exception:
+        _conclude(item, skipped=True)
+        raise
+    except (pytest.exit.Exception, KeyboardInterrupt):
         _conclude(item)
         raise
     except BaseException as error:
@@ -170,8 +173,13 @@ def _usage_errors() -> Iterator[None]:
         raise pytest.UsageError(str(error)) from error
 
 
-def _conclude(item: pytest.Item, error: BaseException | None = None) -> None:
-    """Undoes the faults of a test and records what became of it."""
+def _conclude(
+    item: pytest.Item, error: BaseException | None = None, *, skipped: bool = False
+) -> None:
+    """Undoes the faults of a test and records what became of it.
+
+    A test that was skipped before anything was judged has no verdict.
+    """
     case = item.stash.get(CASE, None)
     if case is None:
         return

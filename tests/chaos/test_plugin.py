@@ -311,6 +311,26 @@ def test_randomness_depends_on_the_seed_and_the_test_alone(suite) -> None:
 
 
 @pytest.mark.slow
+def test_a_test_that_skips_itself_has_no_verdict(suite) -> None:
+    suite.makepyfile(
+        JUDGEMENT
+        + """
+import pytest
+
+def test_good(cluster, judge):
+    judge(judged(Verdict.PASS))
+
+def test_not_asked_for(cluster, judge):
+    pytest.skip("nobody asked for it")
+"""
+    )
+    ended = run(suite, "-rs")
+
+    ended.assert_outcomes(passed=1, skipped=1)
+    assert [test["verdict"] for test in verdict_of(suite)["tests"]] == ["PASS"]
+
+
+@pytest.mark.slow
 def test_what_the_target_cannot_do_is_skipped_or_required(suite) -> None:
     suite.makepyfile(
         """
