@@ -187,7 +187,8 @@ def _conclude(
     if case.residual:
         left = ", ".join(f"{r.kind}({r.target})" for r in case.residual)
         item.session.shouldstop = f"a fault was left behind: {left}; chaos recover"
-    if case.decides or error is not None:
+    wanted = bool(case.docket.judgements) or (case.decides and not skipped)
+    if wanted or error is not None:
         reason = _first_line(error) if error is not None else ""
         item.user_properties.append(("seed", case.seed))
         item.user_properties.append(("verdict", case.docket.verdict.value))
