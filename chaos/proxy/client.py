@@ -160,7 +160,7 @@ class ProxyClient:
         """
         wanted = None if names is None else frozenset(names)
         try:
-            found = self.proxies(timeout_s=2 * READ_S)
+            found = self.proxies(timeout_s=self._undo.patience_s(READ_S))
         except ProxyUnreachable as error:
             if not error.hung:
                 raise
@@ -261,9 +261,11 @@ class ProxyClient:
     # Toxics.
 
     def toxics(
-        self, proxy: str, *, timeout_s: float = 2 * READ_S
+        self, proxy: str, *, timeout_s: float | None = None
     ) -> dict[str, ToxicInfo]:
         path = f"/proxies/{quote(proxy, safe='')}/toxics"
+        if timeout_s is None:
+            timeout_s = self._undo.patience_s(READ_S)
         answer = self.call("get", path, timeout_s=timeout_s)
         infos = [_toxic_info(document) for document in answer]
         return {info.name: info for info in infos}
@@ -317,10 +319,8 @@ class ProxyClient:
         Raises:
             ResidualFault: nothing helped.
         """
-        # Ours never hangs, but it is slow on a busy host; cutting connections for that
-        # would be a fault that nobody ordered.
-        patience_s = REMOVE_S if self.flavour == "toxiproxy" else 2 * REMOVE_S
-        return self._undo.toxics(placed, deadline_s or patience_s)
+        first_s = self._undo.patience_s(REMOVE_S) if deadline_s is None else deadline_s
+        return self._undo.toxics(placed, first_s)
 
     @property
     def removals(self) -> Mapping[str, int]:
