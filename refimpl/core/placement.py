@@ -195,22 +195,36 @@ class _Window:
         self._ends_at = -np.inf
         self._total = 0
         self._segments = 1
+        self._members: set[int] = set()
+        self._version = -1
 
     def begin(self, now: float, batch_bytes: int, table: SegmentTable) -> None:
         """Counts a batch; starts a new window when the last one is over."""
         segments = table.open()
+        self._segments = max(1, len(segments))
         if now >= self._ends_at:
             self._ends_at = now + self._window_s
             self._total = 0
-            for segment in segments:
-                segment.window_bytes = 0
+            self._members.clear()
+            self._version = -1
+        if table.version != self._version:
+            self._version = table.version
+            self._admit(segments)
         self._total += batch_bytes
-        self._segments = max(1, len(segments))
 
     def left(self, segment: Segment) -> int:
         """Bytes that this segment may still take in the window."""
-        share = self._total * _FAIR_SHARES_MAX // self._segments
-        return max(0, share - segment.window_bytes)
+        return max(0, self._most() - segment.window_bytes)
+
+    def _admit(self, segments: list[Segment]) -> None:
+        """Who joins within a window has no share of what was placed before."""
+        for segment in segments:
+            if segment.info.id not in self._members:
+                self._members.add(segment.info.id)
+                segment.window_bytes = self._most()
+
+    def _most(self) -> int:
+        return self._total * _FAIR_SHARES_MAX // self._segments
 
 
 @dataclass(frozen=True, slots=True)

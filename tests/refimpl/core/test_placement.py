@@ -240,3 +240,14 @@ def test_nothing_is_placed_where_nothing_is_mounted():
     fleet = Fleet("local_first", [])
 
     assert not fleet.put(5, "host-1", replicas=2).any()
+
+
+def test_who_joins_within_a_window_has_no_share_of_what_was_placed_before():
+    fleet = Fleet("free_ratio_first", HOSTS[:7])
+    for number in range(1, 8):
+        fleet.fill(number, 800)
+    fleet.put(640, now=10.0)
+    fleet.add(8, HOSTS[7], fresh_until=20.0)
+    rows = fleet.put(64, now=10.1)
+
+    assert np.count_nonzero(fleet.hosts_of(rows) == HOSTS[7]) == 64 * 2 // 8
