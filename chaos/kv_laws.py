@@ -32,7 +32,9 @@ class KvCode(IntEnum):
     NOT_READY = -703
     NOT_FOUND = -704
     EXISTS = -705
+    HAS_LEASE = -706
     LEASE_EXPIRED = -707
+    CHECKSUM_MISMATCH = -801
 
 
 NOT_THERE = (KvCode.NOT_READY, KvCode.NOT_FOUND)
@@ -176,6 +178,18 @@ def seconds_until_written(
 def _name(code: int) -> str:
     known = KvCode(code).name.lower() if code in set(KvCode) else ""
     return f"{code} {known}".strip()
+
+
+def seconds_until_removed(
+    probe: KvProbe, names: Sequence[str], limit_s: float
+) -> float:
+    """How long keys refuse to be removed because somebody reads them."""
+
+    def removed() -> bool:
+        codes = probe.remove(names)
+        return all(code in (KvCode.OK, KvCode.NOT_FOUND) for code in codes)
+
+    return seconds_until(removed, limit_s)
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ numbers, and the proportion to T is told beside them.
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -43,6 +44,7 @@ from chaos.kv_laws import (
     lookups_beside_writes,
     race,
     seconds_until,
+    seconds_until_removed,
     seconds_until_written,
     start_when_allowed,
     write_parts,
@@ -68,6 +70,7 @@ from chaos.steps import (
 TOKENS = 4096
 KEY_BYTES = 16 << 10
 NOT_YET_OR_OK = (*NOT_THERE, KvCode.OK)
+TOO_LATE = (KvCode.LEASE_EXPIRED, KvCode.CHECKSUM_MISMATCH)
 RANKS = 4
 
 # Long system prompts and short turns: the sessions of agents, as in the article.
@@ -326,6 +329,37 @@ def test_a_read_longer_than_its_lease_is_no_read(
     judge(judge_no_wrong_bytes(wrong + torn, 2 * keys))
 
 
+@pytest.mark.slow
+def test_a_slow_read_never_gives_what_took_its_place(
+    cluster_of, inject, judge, history
+):
+    """The lease ends under way, the place is written anew (Mooncake#850, D3)."""
+    cluster = cluster_of(**SMALL)
+    store, lease_s = cluster.stores[0], cluster.limits.lease_ttl_s
+    host, links = cluster.host_of(store), data_links(cluster, store)
+    reader, writer = cluster.kv(), cluster.kv(host)
+    names = [f"old-{i}" for i in range(16)]
+    written = writer.write(names, size_bytes=KEY_BYTES)
+    in_time, _ = reader.read(names, size_bytes=KEY_BYTES)
+    speed_kb = len(names) * KEY_BYTES / 1024 / (4 * lease_s) / len(links)
+
+    with inject.bandwidth(links, int(speed_kb)), ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(
+            reader.read, names, size_bytes=KEY_BYTES, timeout_s=20 * lease_s
+        )
+        held_s = seconds_until_removed(writer, names, 3 * lease_s)
+        running = not reading.done()
+        others = writer.write([f"new-{i}" for i in range(16)], size_bytes=KEY_BYTES)
+        codes, wrong = reading.result()
+
+    judge(judge_codes("evidence", "written", [*written, *others], KvCode.OK))
+    judge(judge_codes("evidence", "read before", in_time, KvCode.OK))
+    judge(judge_equal("evidence", "removed while it is read", running, 1))
+    judge(at_least("D3", "not under the lease", held_s, lease_s / 2, samples=1))
+    judge(judge_codes("D3", "no value", codes, TOO_LATE))
+    judge(judge_no_wrong_bytes(wrong, len(codes)))
+
+
 def test_the_pages_of_a_late_read_serve_nobody_else(cluster_of, inject, judge, history):
     """A read that missed its deadline never writes into pages of others (F3, O1).
 
@@ -428,14 +462,20 @@ def test_nothing_is_left_after_an_hour(cluster_of, load, judge, history, rng):
     judge(judge_life(cluster, life))
 
 
-@pytest.mark.timeout(0)
-def test_a_soak_leaves_nothing(cluster_of, load, judge, history, rng, soak_s):
-    """The same for as long as `--duration` says."""
+@pytest.fixture
+def asked_s(soak_s):
+    """How long to soak; without `--duration` there is nothing to judge."""
     if not soak_s:
         pytest.skip("a soak lasts --duration seconds, and none was asked for")
+    return soak_s
+
+
+@pytest.mark.timeout(0)
+def test_a_soak_leaves_nothing(asked_s, cluster_of, load, judge, history, rng):
+    """The same for as long as `--duration` says."""
     cluster = cluster_of(**HOUR)
 
-    life = live(cluster, load, rng, soak_s)
+    life = live(cluster, load, rng, asked_s)
 
     judge(judge_laws(cluster, life.samples, wait=False))
     judge(judge_life(cluster, life))

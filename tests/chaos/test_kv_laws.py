@@ -9,6 +9,7 @@ from chaos.kv_laws import (
     judge_refused_before,
     lookups_beside_writes,
     race,
+    seconds_until_removed,
     seconds_until_written,
     write_parts,
 )
@@ -109,3 +110,17 @@ def test_lookups_are_told_apart_by_whether_keys_were_evicted():
 
     assert (len(found.idle_s), len(found.evicting_s)) == (4, 2)
     assert found.evicted == 9
+
+
+def test_a_key_that_is_gone_already_counts_as_removed():
+    probe = FakeProbe()
+    probe.write(["a"])
+
+    assert seconds_until_removed(probe, ["a", "gone"], 5.0) < 5.0
+
+
+def test_a_key_under_a_lease_for_ever_is_never_removed():
+    probe = FakeProbe()
+    probe.remove = lambda names, **_: [KvCode.HAS_LEASE] * len(names)
+
+    assert seconds_until_removed(probe, ["a"], 0.05) == float("inf")
