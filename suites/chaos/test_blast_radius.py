@@ -195,7 +195,10 @@ def unmatched_puts(cluster):
 
 
 def judge_taken(claim, taken_s, limit_s, late_s):
-    """A6: a time, with how late this machine woke sleepers meanwhile beside it."""
+    """A6: a time; what does not scale with time is measured in the run and added:
+
+    a healthy read of the same bytes, and how late this machine woke sleepers.
+    """
     return at_most(
         "A6",
         claim,
@@ -203,7 +206,7 @@ def judge_taken(claim, taken_s, limit_s, late_s):
         limit_s + late_s,
         samples=1,
         unit="s",
-        reason=f"{limit_s:g} s + {late_s:.3f} s measured scheduling",
+        reason=f"{limit_s:g} s + {late_s:.3f} s of a healthy read and scheduling",
     )
 
 
@@ -477,9 +480,11 @@ def test_a_second_replica_serves_within_the_deadline(cluster, inject, judge):
     holders = {store for one in probe.owners(names) for store in one}
     silent = min(holders)
 
+    _, healthy_s = timed_read(probe, names, timeout_s=2 * second_s)
+
     with inject.blackhole(data_links(cluster, silent)), NoiseProbe() as noise:
         first, first_s = timed_read(probe, names, timeout_s=2 * second_s)
-        late_s = noise.worst_s()
+        late_s = healthy_s + noise.worst_s()
         second, second_read_s = timed_read(probe, names, timeout_s=2 * second_s)
     judge(judge_equal("A6", "two holders", len(holders), 2, unit="stores"))
     judge(judge_codes("A6", f"read while {silent} is silent", first, KvCode.OK))
