@@ -30,14 +30,18 @@ def packed_keys(keys: Keys) -> bytes:
     return packed
 
 
-def flat_views(buffers: Buffers, count: int) -> list[memoryview]:
+def flat_views(
+    buffers: Buffers, count: int, *, writable: bool = False
+) -> list[memoryview]:
     """One flat byte view per row; no byte is copied.
 
     Raises:
         ValueError: not one buffer per key.
-        TypeError: a buffer is not contiguous bytes.
+        TypeError: a buffer is not contiguous bytes, or read-only where it must not be.
     """
     views = [memoryview(buffer) for buffer in buffers]
     if len(views) != count:
         raise ValueError(f"{len(views)} buffers for {count} keys")
+    if writable and any(view.readonly for view in views):
+        raise TypeError("a buffer to read into is read-only")
     return [v if v.format == "B" and v.ndim == 1 else v.cast("B") for v in views]

@@ -112,7 +112,7 @@ class PoolClient:
         deadline = self._clock() + timeout_s
         try:
             packed = packed_keys(keys)
-            views = flat_views(buffers, len(packed) // 32)
+            views = flat_views(buffers, len(packed) // 32, writable=True)
         except (TypeError, ValueError, BufferError):
             codes = filled(len(buffers), Code.INVALID_PARAMS)
             return GetResult(codes=codes, endpoints={})
@@ -176,6 +176,8 @@ class PoolClient:
             packed = packed_keys(keys)
             views = flat_views(buffers, len(packed) // 32)
             sizes = _object_sizes(views, part, parts, object_bytes)
+            if replicas < 1:
+                raise ValueError(f"{replicas} replicas")
         except (TypeError, ValueError, BufferError, OverflowError):
             codes = filled(len(buffers), Code.INVALID_PARAMS)
             return PutResult(codes=codes, endpoints={})
@@ -298,7 +300,7 @@ def _object_sizes(
     """
     if not 0 <= part < parts:
         raise ValueError(f"part {part} of {parts}")
-    sizes = np.fromiter((len(view) * parts for view in views), np.int64, len(views))
+    sizes = np.fromiter(map(len, views), np.int64, len(views)) * parts
     if object_bytes is not None and np.any(sizes != object_bytes):
         raise ValueError(f"parts do not make objects of {object_bytes} bytes")
     if np.any(sizes > np.iinfo(np.uint32).max):

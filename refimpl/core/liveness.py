@@ -39,6 +39,10 @@ class Liveness:
     def __len__(self) -> int:
         return len(self._clients)
 
+    def known(self) -> frozenset[int]:
+        """The clients that count as alive."""
+        return frozenset(self._clients)
+
     def register(self, client: int, now: float) -> None:
         """Makes a client known, or refreshes it."""
         self._clients.setdefault(client, _Client(now, now))

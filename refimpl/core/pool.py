@@ -34,6 +34,7 @@ from refimpl.core.pool_settings import PoolSettings
 from refimpl.core.puts import PARTS_MAX, PutRequest, Puts, only_first
 from refimpl.core.reclaim import Reclaim, release
 from refimpl.core.segments import (
+    SEGMENT_BYTES_MAX,
     Freed,
     Segment,
     SegmentInfo,
@@ -121,7 +122,9 @@ class Pool:
 
     def mount(self, segment: SegmentInfo, client: int, now: float) -> Code:
         """Adds a segment and makes its client known. Mounting again is idempotent."""
-        if segment.size <= 0 or segment.id <= 0 or not segment.name or client <= 0:
+        if segment.id <= 0 or not segment.name or client <= 0:
+            return Code.INVALID_PARAMS
+        if not 0 < segment.size <= SEGMENT_BYTES_MAX:
             return Code.INVALID_PARAMS
         mounted = self._segments.get(segment.id)
         if mounted is not None:
@@ -162,6 +165,10 @@ class Pool:
     def heartbeat(self, client: int, now: float) -> bool:
         """Returns False when the client has to mount again (NEED_REMOUNT)."""
         return self._clients.heartbeat(client, now)
+
+    def clients(self) -> frozenset[int]:
+        """Clients whose heartbeats are answered with OK."""
+        return self._clients.known()
 
     def expire(self, now: float) -> list[int]:
         """Expires silent clients; their segments become unreadable at once."""

@@ -28,6 +28,8 @@ __all__ = [
     "SegmentTable",
 ]
 
+SEGMENT_BYTES_MAX = 1 << 42
+"""4 TiB: the allocator's map of a segment takes a byte for each 4 KiB of it."""
 _HOSTS_REMEMBERED = 65_536
 
 
@@ -166,9 +168,11 @@ class SegmentTable:
         """Adds a segment whose id and name are not mounted."""
         assert info.id not in self._by_id, "id is mounted"
         assert info.name not in self._by_name, "name is mounted"
-        row = self._unused.pop()
         clean = replace(info, allocated=0, status=SegmentStatus.OK.value)
-        segment = Segment(row, clean, client, fresh_until, OffsetAllocator(info.size))
+        # First what may fail for want of memory: a row taken before would be lost.
+        allocator = OffsetAllocator(info.size)
+        row = self._unused.pop()
+        segment = Segment(row, clean, client, fresh_until, allocator)
         self.by_row[row] = segment
         self.ids[row] = info.id
         self._by_id[info.id] = segment

@@ -35,7 +35,6 @@ class GuardedPool:
         self._pool = pool
         self._beats = beats
         self._lock = threading.Lock()
-        self._known: set[int] = set()
         self.clock = clock
         self.directory = Directory({})
         self.urgent = threading.Event()
@@ -52,7 +51,6 @@ class GuardedPool:
         with self.locked() as (pool, now):
             code = pool.mount(segment, client, now)
             if code == Code.OK:
-                self._known.add(client)
                 self._publish()
         return code
 
@@ -68,10 +66,8 @@ class GuardedPool:
         """Hands the beats on, then expires who was silent; returns the expired."""
         with self.locked() as (pool, now):
             for client, at in self._beats.drain().items():
-                if not pool.heartbeat(client, at):
-                    self._known.discard(client)
+                pool.heartbeat(client, at)
             expired = pool.expire(now)
-            self._known.difference_update(expired)
             self._publish()
         if expired:
             self.urgent.set()
@@ -79,4 +75,4 @@ class GuardedPool:
 
     def _publish(self) -> None:
         self.directory = self.directory.renewed(self._pool.segments())
-        self._beats.publish(frozenset(self._known))
+        self._beats.publish(self._pool.clients())

@@ -66,6 +66,8 @@ class Registration:
         self.mounts = 0
         self.is_mounted = False
         self._fresh = True
+        self._may_be_mounted = False
+        """A mount was taken, or asked for without an answer."""
         self._left = False
         self._told: int | None = None
         self._wake = threading.Event()
@@ -139,6 +141,7 @@ class Registration:
             # for again (mounting is idempotent); any other is not used twice.
             self._fresh = code in (None, Code.SEGMENT_ALREADY_EXISTS)
             self.is_mounted = code == Code.OK
+            self._may_be_mounted = self.is_mounted or code is None
             self.mounts += self.is_mounted
             self._mounted_at = self._clock()
         if self.is_mounted:
@@ -165,7 +168,7 @@ class Registration:
 
     def _unmount(self, grace_s: float) -> Code:
         with self._call_lock:
-            if self.mounts == 0:
+            if not self._may_be_mounted:
                 return Code.OK
             request = pool_pb2.UnmountRequest(
                 id=self.segment, client=self.client, grace_s=grace_s

@@ -99,6 +99,24 @@ def test_a_callers_mistake_is_its_code(pool, keys, buffers, code):
     assert client.put(keys, buffers, timeout_s=1).codes.tolist() == [code]
 
 
+def test_a_buffer_that_cannot_be_written_to_is_the_callers_mistake(pool):
+    pool.store(1)
+    client = pool.client()
+    keys, data = filled_pool(pool, client, 1)
+
+    assert client.get(keys, [bytes(data[0])], timeout_s=1).codes.tolist() == [
+        Code.INVALID_PARAMS
+    ]
+
+
+@pytest.mark.parametrize("replicas", [0, -1])
+def test_no_replica_at_all_is_the_callers_mistake(pool, replicas):
+    pool.store(1)
+    put = pool.client().put(bytes(32), [b"a"], timeout_s=1, replicas=replicas)
+
+    assert put.codes.tolist() == [Code.INVALID_PARAMS]
+
+
 def test_a_buffer_too_small_fails_alone_and_a_larger_one_is_filled_in_front(pool):
     pool.store(1)
     client = pool.client()

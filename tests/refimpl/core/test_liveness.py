@@ -31,6 +31,14 @@ def test_an_unknown_client_has_to_mount_again():
     assert (liveness.heartbeat(1, 1.0), liveness.heartbeat(2, 1.0)) == (True, False)
 
 
+def test_who_left_or_expired_is_known_no_more():
+    liveness = monitored(1, 2, 3)
+    liveness.forget(1)
+    run(liveness, 10, beating=(2,))
+
+    assert liveness.known() == {2}
+
+
 def test_exactly_the_silent_client_expires_after_its_ttl():
     liveness = monitored(1, 2, 3)
 

@@ -607,8 +607,10 @@ def test_a_store_that_comes_back_never_resurrects_objects(cluster):
     assert set(cluster.status(many(60), 1.0)) == {Code.OBJECT_NOT_FOUND}
 
 
-@pytest.mark.parametrize("field", [{"name": ""}, {"id": 0}, {"size": 0}])
-def test_a_segment_without_name_identity_or_bytes_is_refused(field):
+@pytest.mark.parametrize(
+    "field", [{"name": ""}, {"id": 0}, {"size": 0}, {"size": 1 << 63}]
+)
+def test_a_segment_without_name_identity_or_possible_bytes_is_refused(field):
     whole = {"id": 1, "name": "s", "host_id": "h", "size": PAGE, "rails": ()}
 
     code = Cluster(stores=0).pool.mount(SegmentInfo(**{**whole, **field}), CLIENT, 0.0)

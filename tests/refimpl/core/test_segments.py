@@ -51,6 +51,20 @@ def test_a_row_is_not_used_again_before_its_sweep(table):
     assert table.mount(info(9), client=1, fresh_until=0.0).row == segments[0].row
 
 
+def test_a_mount_that_finds_no_memory_takes_no_row(table, monkeypatch):
+    def short(size):
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr("refimpl.core.segments.OffsetAllocator", short)
+        for number in range(1, 9):
+            with pytest.raises(MemoryError):
+                table.mount(info(number), client=1, fresh_until=0.0)
+
+    assert not table.full
+    assert table.mount(info(1), client=1, fresh_until=0.0).row == 1
+
+
 def test_only_rows_that_wait_for_a_sweep_can_be_recycled(table):
     segment = table.mount(info(1), client=1, fresh_until=0.0)
 

@@ -38,8 +38,12 @@ class FakePool:
         self.beats[client] = at
         return client in self.known
 
+    def clients(self):
+        return frozenset(self.known)
+
     def expire(self, _now):
         self.calls.append("expire")
+        self.known -= set(self.to_expire)
         return self.to_expire
 
     def mount(self, _segment, _client, _now) -> int:

@@ -210,3 +210,14 @@ def test_objects_are_evicted_at_the_watermark_and_counted(master, eventually) ->
     assert master.metric("master_evicted_key_count") > 0
     assert master.metric("master_successful_evictions_total") > 0
     assert master.state()["conservation"] == []
+
+
+def test_client_that_left_in_order_is_known_no_more_at_once(master) -> None:
+    master.mount(50)
+    with master.beats() as beats:
+        before = beats.beat(50)
+        leave = pool_pb2.UnmountRequest(id=50, client=50)
+        master.stub.UnmountSegment(leave, timeout=5)
+        after = beats.beat(50)
+
+    assert (before, after) == (0, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent import futures
 from types import SimpleNamespace
 
@@ -19,10 +20,12 @@ class MountBook(pool_pb2_grpc.MasterServicer):
         self.mounts = []
         self.unmounts = []
         self.codes = []
+        self.delay_s = 0.0
         self.mounted = threading.Semaphore(0)
 
     def MountSegment(self, request, context):
         self.mounts.append(request)
+        time.sleep(self.delay_s)
         code = self.codes.pop(0) if self.codes else 0
         if code == 0:
             self.mounted.release()

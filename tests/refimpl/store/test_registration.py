@@ -107,6 +107,18 @@ def test_draining_tells_the_grace_and_ends_remounting(register, master):
     assert registration.mounts == 1
 
 
+def test_a_mount_without_an_answer_is_undone_all_the_same(register, master):
+    master.book.delay_s = 1.0
+    registration = register(rpc_timeout_s=0.1)
+    registration.start()
+    until(lambda: master.book.mounts)
+    assert not registration.first_mount.wait(0.2)
+    registration.leave()
+
+    until(lambda: master.book.unmounts)
+    assert [r.id for r in master.book.unmounts] == [5]
+
+
 def test_without_a_master_it_neither_mounts_nor_hangs(register):
     registration = register(address="127.0.0.1:1")
     registration.start()
