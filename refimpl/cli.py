@@ -126,10 +126,10 @@ def _run_command(name: str, args: list[str]) -> int:
     own = given.pop("config", None)
     config = own or os.environ.get(CONFIG_ENVIRONMENT)
     given.pop("debug", None)
-    if given.pop("die_with_parent", False):
+    if (parent := given.pop("die_with_parent", None)) is not None:
         from refimpl.role import die_with_parent
 
-        die_with_parent()
+        die_with_parent(parent)
     if config and name == "up":  # its roles read their own sections
         os.environ[CONFIG_ENVIRONMENT] = str(Path(config).resolve())
     settings = load(
@@ -174,8 +174,12 @@ def _parser(name: str, command: Command, options: list[Option]) -> _Parser:
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
     parser.add_argument(
         "--die-with-parent",
-        action="store_true",
-        help="end with the process (thread) that started this one",
+        metavar="PID",
+        nargs="?",
+        const=0,
+        type=int,
+        help="end with the process (thread) that started this one; PID is its number, "
+        "so that its end before ours began is seen as well",
     )
     group = parser.add_argument_group(
         "settings", f"flag > environment REFIMPL_<NAME> > [{name}] of FILE > default"

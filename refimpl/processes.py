@@ -40,9 +40,9 @@ class RoleProcess:
         self.lines: deque[str] = deque(maxlen=_LINES_KEPT)
         self._ready = threading.Event()
         self._addresses: Mapping[str, Any] = {}
-        command = [sys.executable, "-m", "refimpl", role, "--die-with-parent"]
+        command = [sys.executable, "-m", "refimpl", role, "--name", name, *flags]
         self._process = subprocess.Popen(
-            [*command, "--name", name, *flags],
+            [*command, f"--die-with-parent={os.getpid()}"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -126,13 +126,20 @@ def ignore_signals() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def die_with_parent() -> None:
+def die_with_parent(parent: int = 0) -> None:
     """Lets the kernel SIGKILL this process when its parent ends, also while stopped.
 
     The kernel means the parent *thread*: a process started from a thread that ends
     dies with that thread. Start roles from a thread that outlives them.
+
+    Args:
+        parent: its process id, 0 for whoever is the parent now. A parent that ended
+            before this call is noticed only when it is told.
+
+    Raises:
+        SystemExit: the parent is gone already.
     """
-    parent = os.getppid()
+    parent = parent or os.getppid()
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         code = ctypes.get_errno()

@@ -11,6 +11,7 @@ client, status (0 known, 1 NEED_REMOUNT), view. Anything else closes the connect
 
 from __future__ import annotations
 
+import errno
 import resource
 import selectors
 import socket
@@ -29,6 +30,7 @@ REPLY: Final = struct.Struct("<8sQBQ")
 STATUS_OK: Final = 0
 STATUS_NEED_REMOUNT: Final = 1
 
+_NO_ROOM: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _READ_BYTES = 4096
 _POLL_S = 0.2
 """How often silent connections are looked for; the machine's patience, never scaled."""
@@ -118,6 +120,8 @@ class HeartbeatServer:
         self._settings = settings or HeartbeatSettings()
         self._most = min(self._settings.max_connections, _descriptors() // 2)
         self._peers: dict[int, _Peer] = {}
+        self._is_deaf = False
+        """No descriptor was left for a caller: the listener waits for the next reap."""
         self._stopping = False
         self._wake, self._waker = socket.socketpair()
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
@@ -153,6 +157,7 @@ class HeartbeatServer:
                 now = self._clock()
                 if now >= reap_at:
                     self._reap(selector, now)
+                    self._listen_again(selector)
                     reap_at = now + _POLL_S
             for peer in list(self._peers.values()):
                 self._close(selector, peer)
@@ -170,8 +175,13 @@ class HeartbeatServer:
         """Takes one waiting connection; one too many is closed at once."""
         try:
             sock, _ = self._listener.accept()
-        except OSError:
-            return  # the caller is gone again
+        except OSError as error:
+            # Else the caller is gone again. One that still waits would wake the
+            # selector without end.
+            if error.errno in _NO_ROOM:
+                self._is_deaf = True
+                selector.unregister(self._listener)
+            return
         if len(self._peers) >= self._most:
             sock.close()
             return
@@ -180,6 +190,11 @@ class HeartbeatServer:
         peer = _Peer(sock=sock, heard_at=self._clock())
         self._peers[sock.fileno()] = peer
         selector.register(sock, selectors.EVENT_READ, peer)
+
+    def _listen_again(self, selector: selectors.BaseSelector) -> None:
+        if self._is_deaf:
+            self._is_deaf = False
+            selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
     def _answer(self, peer: _Peer) -> bool:
         """Answers the whole beats that have arrived; False closes the connection."""

@@ -181,7 +181,15 @@ class DataServer:
             )
             self._sockets.add(sock)
             self._threads.add(thread)
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError:
+            # The host has no thread left; the rail must outlive that.
+            with self._lock:
+                counters.refused += 1
+                self._sockets.discard(sock)
+                self._threads.discard(thread)
+            return False
         return True
 
     def _hang_up(self) -> None:

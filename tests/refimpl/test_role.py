@@ -141,3 +141,13 @@ def test_a_role_dies_with_its_parent_even_when_it_is_stopped(stopped):
             time.sleep(0.01)
 
         assert _is_gone(pid)
+
+
+def test_a_role_whose_parent_ended_before_it_began_ends_at_once():
+    gone = subprocess.Popen([sys.executable, "-S", "-c", ""])
+    gone.wait(5)
+    code = f"from refimpl.role import die_with_parent; die_with_parent({gone.pid}); 1/0"
+
+    done = subprocess.run([sys.executable, "-c", code], timeout=10, check=False)
+
+    assert done.returncode == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import time
 from contextlib import contextmanager
@@ -176,3 +177,39 @@ def test_clients_that_are_not_known_take_no_memory() -> None:
     assert beats.refused == 999
     assert beats.drain() == {}
     assert len(beats._heard) == 0
+
+
+class _Crowded(socket.socket):
+    """A listener that finds no descriptor for a caller while `full`."""
+
+    full = True
+    asked = 0
+
+    def accept(self):
+        self.asked += 1
+        if self.full:
+            raise OSError(errno.EMFILE, "too many open files")
+        return super().accept()
+
+
+def test_without_descriptors_the_door_neither_spins_nor_stays_shut() -> None:
+    beats = Beats()
+    beats.publish(frozenset({1}))
+    listener = _Crowded(socket.AF_INET, socket.SOCK_STREAM)
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
+    server = HeartbeatServer(listener, beats, view=VIEW, clock=time.monotonic)
+    server.address = listener.getsockname()
+    server.start()
+    try:
+        with connect(server) as sock:
+            time.sleep(0.3)
+            tries = listener.asked
+            listener.full = False
+            sock.sendall(REQUEST.pack(MAGIC, 1, 1))
+            answer = receive(sock)
+    finally:
+        server.stop()
+
+    assert 1 <= tries <= 3
+    assert REPLY.unpack(answer)[2] == STATUS_OK

@@ -204,6 +204,26 @@ def test_more_connections_than_allowed_are_refused_at_the_door(serve, dial):
     assert dial(server).ask(FrameOp.READ, [(0, 1)])[0].code == 0
 
 
+def test_a_host_without_threads_refuses_a_caller_and_the_rail_lives_on(
+    serve, dial, monkeypatch
+):
+    server = serve()
+    start = threading.Thread.start
+
+    def short(thread):
+        if thread.name == "a":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", short)
+        refused = dial(server).is_closed
+
+    assert refused
+    assert server.snapshot()["connections"] == 0
+    assert dial(server).ask(FrameOp.READ, [(0, 1)])[0].code == 0
+
+
 def test_240_clients_that_come_at_once_are_all_served(serve, dial):
     server = serve()
     peers = [dial(server) for _ in range(240)]
