@@ -27,6 +27,7 @@ _FOR_THE_END: Final = 0.05
 """Share of what is left of the deadline that a transfer leaves for PutEnd."""
 _MOST_FOR_THE_END_S: Final = 0.1
 _SUMS_AT_ONCE: Final = 8
+_NO_SECOND_TRY: Final = (Code.NO_AVAILABLE_HANDLE, Code.OBJECT_ALREADY_EXISTS)
 
 
 class Put:
@@ -80,10 +81,11 @@ class Put:
         if len(failed) and self._parts == 1 and self._clock() < self._deadline:
             first = self._codes[failed]
             self._attempt(failed, wait_for_revoke=False)
-            # No room elsewhere is not why the put failed.
+            # No room elsewhere is not why the put failed; and what exists already is
+            # maybe our own first try, whose revocation did not arrive.
             second = self._codes[failed]
-            full = second == Code.NO_AVAILABLE_HANDLE
-            self._codes[failed] = np.where(full, first, second)
+            kept = np.isin(second, _NO_SECOND_TRY)
+            self._codes[failed] = np.where(kept, first, second)
         return PutResult(codes=self._codes, endpoints=self._endpoints.found)
 
     def _attempt(

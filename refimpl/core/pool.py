@@ -189,7 +189,7 @@ class Pool:
             keys: (n, 4) words; duplicates are fine.
             now: seconds.
             grant_lease: False for an existence probe, which must keep nothing in
-                memory (Mooncake#2187).
+                memory (Mooncake#2187) and is no get that could hit.
         """
         table = self._objects
         slots, rows = table.locate(keys)
@@ -204,7 +204,7 @@ class Pool:
             slots = np.where(readable, slots, -1)
         if grant_lease:
             self._grant(slots, now)
-        self._count_lookup(readable, rows["size"])
+            self._count_lookup(readable, rows["size"])
         offset = rows["offset"] * (segment != 0)
         _readable_first(segment, offset)
         return Located(

@@ -89,16 +89,16 @@ class MasterService(pool_pb2_grpc.MasterServicer):
         """Locates a batch; `no_lease` makes it an existence probe."""
         began = self._shared.clock()
         keys = keys_of(request.keys)
+        call = "batch_exist_key" if request.no_lease else "batch_get_replica_list"
         code = self._failpoints.hit("master.lookup")
         if code is not None and code < 0:
-            self.metrics.answered("batch_get_replica_list", len(keys), len(keys))
+            self.metrics.answered(call, len(keys), len(keys))
             return _nothing_located(len(keys), code)
         shared = self._shared
         with shared.locked() as (pool, now):
             found = pool.lookup(keys, now, grant_lease=not request.no_lease)
             directory = shared.directory
         failed = len(keys) - int(np.count_nonzero(found.status == 0))
-        call = "batch_exist_key" if request.no_lease else "batch_get_replica_list"
         self.metrics.answered(call, len(keys), failed)
         self.metrics.lookup_took(shared.clock() - began)
         segment, offset = _used_replicas(found.segment, found.offset)

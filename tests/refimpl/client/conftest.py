@@ -64,6 +64,7 @@ class FakeMaster(pool_pb2_grpc.MasterServicer):
         self.hang = threading.Event()
         self.hang.set()
         self.delay_s = 0.0
+        self.revokes_nothing = False
         self.lookups = 0
         self.lists = 0
         self.starts = []
@@ -145,6 +146,8 @@ class FakeMaster(pool_pb2_grpc.MasterServicer):
         return pool_pb2.StatusResponse(status=np.array(status, np.int16).tobytes())
 
     def PutRevoke(self, request, context):
+        if self.revokes_nothing:
+            context.abort(grpc.StatusCode.UNAVAILABLE, "on purpose")
         keys = _keys(request.keys)
         for key in keys:
             self.objects.pop(key, None)

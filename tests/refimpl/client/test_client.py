@@ -574,6 +574,16 @@ def test_a_put_that_fails_everywhere_is_revoked(pool):
     assert client.exists(keys, timeout_s=3).tolist() == [Code.OBJECT_NOT_FOUND] * 2
 
 
+def test_a_put_whose_revocation_is_lost_is_not_taken_for_one_that_exists(pool):
+    pool.store(1).failpoints.set("store.write", "return(-800)")
+    pool.master.revokes_nothing = True
+    client = pool.client()
+
+    result = client.put(keys_of("a"), pages(1), timeout_s=3)
+
+    assert result.codes.tolist() == [Code.TRANSFER_FAIL]
+
+
 def test_every_revocation_that_nobody_waits_for_arrives(pool):
     for number in (1, 2):
         pool.store(number).failpoints.set("store.write", "return(-800)")

@@ -742,6 +742,13 @@ def test_hits_are_counted_in_keys_and_bytes(cluster):
     assert counters["mem_cache_hit_bytes_total"] == 2 * PAGE
 
 
+def test_a_probe_of_existence_is_no_get_that_could_hit(cluster):
+    cluster.put(keys_of(1))
+    cluster.pool.lookup(keys_of(1, 2), 1.0, grant_lease=False)
+
+    assert cluster.pool.stats(1.0).counters["total_get_nums_"] == 0
+
+
 def test_a_broken_law_is_told_in_words():
     cluster = Cluster(stores=1)
     cluster.put(keys_of(1))

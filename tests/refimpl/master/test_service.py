@@ -117,6 +117,15 @@ def test_failpoints_answer_their_code_for_every_key(master) -> None:
     assert master.codes(master.lookup(keys(2))) == [0, 0]
 
 
+def test_a_probe_that_a_failpoint_answers_is_counted_as_a_probe(master) -> None:
+    master.failpoint("master.lookup", "return(-900)")
+    before = master.metric("master_batch_exist_key_failures_total")
+    master.lookup(keys(1), no_lease=True)
+    master.page("/failpoints", "DELETE")
+
+    assert master.metric("master_batch_exist_key_failures_total") == before + 1
+
+
 def test_panic_is_internal_and_the_next_call_is_served(master) -> None:
     master.failpoint("master.lookup", "1*panic")
     with pytest.raises(grpc.RpcError) as caught:
