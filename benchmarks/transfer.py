@@ -13,10 +13,14 @@ The medians stand beside.
 | get | the whole client: lookup, transfer, checksums, lease |
 | write, 2 rails | transfer engine alone, into places that exist |
 | put | the whole client: PutStart, checksums, transfer, PutEnd |
+| put, 2 at a time | the same calls from two threads of one client |
 | put, 16 MiB | the same with four times the pages in a call |
 
-A put is two calls to the master around the transfer; with 64 pages they take as long as
-the bytes do, whatever moves those. So the target of puts is judged at 256 pages.
+A put is two calls to the master around the transfer, and they cost nearly the same for
+64 keys as for 256. On two cores the three processes spend about as much processor time
+on them as on 64 pages, so several puts at a time gain little, and overlapping the calls
+with the bytes of one put would gain no more. So the target of puts is judged at 256
+pages, where the calls weigh less; the rows of 64 pages stand beside it without one.
 
 Exit code: 0 when every target is met, 1 when one is missed.
 """
@@ -32,6 +36,7 @@ import statistics
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -102,12 +107,13 @@ def _measure(stack: contextlib.ExitStack, rounds: int, batches: int) -> list[Row
         "get": bench.get,
         "write, 2 rails": bench.write_two_rails,
         "put": bench.put,
+        "put, 2 at a time": bench.put_two_at_a_time,
         "put, 16 MiB": bench.put_large,
     }
     times: dict[str, list[float]] = {name: [] for name in work}
     for number in range(rounds + 1):
         for name, run in work.items():
-            bench.prepare(name)
+            bench.prepare(name, batches)
             began = time.perf_counter()
             run(batches)
             elapsed = time.perf_counter() - began
@@ -156,12 +162,17 @@ class _Bench:
             codes = self._client.put(keys, self._pages, timeout_s=_TIMEOUT_S).codes
             assert not codes.any(), codes
         self._found = [self._look_up(keys) for keys in self._keys]
+        self._threads = stack.enter_context(ThreadPoolExecutor(2))
         self._puts = 0
+        self._fresh: list[bytes] = []
         self._written: list[bytes] = []
 
-    def prepare(self, name: str) -> None:
-        """Makes room for a round of puts, outside the measured time."""
+    def prepare(self, name: str, batches: int) -> None:
+        """Makes room and names for a round of puts, outside the measured time."""
         if name.startswith("put"):
+            for _ in range(batches):
+                self._puts += 1
+                self._fresh.append(_names(f"put-{self._puts}"))
             for keys in self._written:
                 self._client.remove(keys, timeout_s=_TIMEOUT_S, force=True)
             self._written.clear()
@@ -185,6 +196,10 @@ class _Bench:
         """The whole client."""
         self._put(batches, 1)
 
+    def put_two_at_a_time(self, batches: int) -> None:
+        """The whole client, as a write-back with two tasks."""
+        list(self._threads.map(lambda _: self._put(1, 1), range(batches)))
+
     def put_large(self, batches: int) -> None:
         """The whole client, as many bytes in a quarter of the calls."""
         self._put(batches, _LARGE)
@@ -199,8 +214,7 @@ class _Bench:
     def _put(self, batches: int, times: int) -> None:
         rows = [memoryview(row) for row in self._pages] * times
         for _ in range(batches // times):
-            self._puts += 1
-            keys = b"".join(_names(f"put-{self._puts}-{i}") for i in range(times))
+            keys = b"".join(self._fresh.pop() for _ in range(times))
             codes = self._client.put(keys, rows, timeout_s=_TIMEOUT_S).codes
             assert not codes.any(), codes
             self._written.append(keys)
@@ -290,12 +304,12 @@ def _started(words: list[str]) -> Iterator[str]:
 
 def _print(rows: list[Row]) -> None:
     print(f"batches of {PAGES} x {PAGE_BYTES >> 10} KiB, one store, loopback")
-    print(f"{'':16}{'best GB/s':>10}{'ratio':>8}{'median':>10}{'ratio':>8}  target")
+    print(f"{'':17}{'best GB/s':>10}{'ratio':>8}{'median':>10}{'ratio':>8}  target")
     for row in rows:
         target = "" if row.target is None else f">= {row.target:.0%}"
         verdict = "" if row.target is None else " met" if row.is_met else " MISSED"
         print(
-            f"{row.name:16}{row.gb_per_s:10.2f}{row.ratio:8.0%}"
+            f"{row.name:17}{row.gb_per_s:10.2f}{row.ratio:8.0%}"
             f"{row.median_gb_per_s:10.2f}{row.median_ratio:8.0%}  {target}{verdict}"
         )
 

@@ -106,9 +106,10 @@ class Put:
         written = self._write(placed)
         self._codes[placed.rows] = written
         self._end(placed.only(written == Code.OK))
+        if not written.any():
+            return rows[:0]
         lost = placed.only(written != Code.OK)
-        if len(lost.rows):
-            self._revoke(lost, wait=wait_for_revoke and self._parts == 1)
+        self._revoke(lost, wait=wait_for_revoke and self._parts == 1)
         faults = [outcome_of(c) is Outcome.FAULT for c in written.tolist()]
         retry: NDArray[np.intp] = placed.rows[np.array(faults, bool)]
         return retry
@@ -146,15 +147,14 @@ class Put:
         watch = _Watch(self._endpoints, self._exclude, self._sums)
         moved = np.array(self._engine.write(ops, deadline, watch=watch), np.int16)
         written = filled(len(placed.rows), Code.OK)
-        named = placed.named()
-        for op in ops:
+        for op in ops if moved.any() else ():
             row = op.rows % len(placed.rows)
             codes = moved[op.rows]
             bad = codes != Code.OK
             written[row[bad]] = codes[bad]
             for code in set(codes[bad].tolist()):
                 watch.blame(op, code)
-        written[~named] = Code.REPLICA_NOT_FOUND
+        written[~placed.named()] = Code.REPLICA_NOT_FOUND
         return written
 
     def _ops(self, placed: _Placed, silence_s: float) -> list[Op]:
@@ -163,7 +163,7 @@ class Put:
         index = np.arange(count)
         shift = self._part * (self._object_bytes[placed.rows] // self._parts)
         ops = []
-        for number in np.unique(placed.segment).tolist():
+        for number in placed.numbers():
             if number not in placed.segments:
                 continue
             for replica in range(replicas):
@@ -245,6 +245,8 @@ class _Placed:
 
     def only(self, mask: NDArray[np.bool_]) -> _Placed:
         """Some of the rows."""
+        if mask.all():
+            return self
         return _Placed(
             rows=self.rows[mask],
             status=self.status[mask],
@@ -254,8 +256,14 @@ class _Placed:
             segments=self.segments,
         )
 
+    def numbers(self) -> list[int]:
+        """Ids of all segments in order, 0 for a replica without a place."""
+        return sorted(set(self.segment.ravel().tolist()))
+
     def named(self) -> NDArray[np.bool_]:
         """Rows with a place that we know how to reach."""
+        if all(number in self.segments for number in self.numbers()):
+            return np.ones(len(self.rows), bool)
         known = np.array([*self.segments, 0], np.uint64)
         all_known = np.all(np.isin(self.segment, known), axis=1)
         named: NDArray[np.bool_] = all_known & (self.segment[:, 0] != 0)

@@ -51,6 +51,7 @@ def test_every_row_is_measured_on_real_processes():
         "get",
         "write, 2 rails",
         "put",
+        "put, 2 at a time",
         "put, 16 MiB",
     ]
     assert all(r.gb_per_s > 0 for r in rows)
