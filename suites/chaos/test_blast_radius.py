@@ -96,6 +96,7 @@ TRACE = GeneratorSettings(
 COUNTING = {
     "prefetch_threshold_tokens": 64,
     "prefetch_base_s": 20.0,
+    "slow_floor_s": 1.0,
     "prefill_tokens_per_s": 500.0,
 }
 EIGHT = {"engines": 8, "overrides": {"engine": COUNTING}}
