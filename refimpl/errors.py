@@ -55,3 +55,4 @@ class PortTaken(UsageError):
         )
         self.what = what
         self.address = address
+        self.reason = reason

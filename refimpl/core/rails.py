@@ -47,7 +47,6 @@ class Topology:
         names = dict.fromkeys(n for c in self._locations.values() for n in c.all)
         self.devices: tuple[str, ...] = tuple(names)
         self._index = {name: i for i, name in enumerate(self.devices)}
-        self._round = 0
         if self.devices and WILDCARD not in self._locations:
             self._locations[WILDCARD] = Choices(preferred=self.devices)
 
@@ -98,20 +97,6 @@ class Topology:
         if retry == 0:
             return rng.choice(choices.preferred or choices.available)
         return choices.all[(retry - 1) % len(choices.all)]
-
-    def next_round(self, location: str) -> str:
-        """Round robin over the preferred NICs (`MC_PATH_ROUNDROBIN=1`)."""
-        choices = self.choices(location)
-        near = choices.preferred or choices.available
-        if not near:
-            raise TopologyError(ERR_DEVICE_NOT_FOUND, f"no NIC for {location!r}")
-        self._round += 1
-        return near[(self._round - 1) % len(near)]
-
-
-def select(topology: Topology, location: str, retry: int, rng: random.Random) -> str:
-    """`Topology.select` as a function."""
-    return topology.select(location, retry, rng)
 
 
 def _choices(name: str, value: Any) -> Choices:

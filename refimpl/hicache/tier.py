@@ -43,10 +43,6 @@ class Tier:
         """The page of a key."""
         return self._index.get(key)
 
-    def holds(self, page: int, key: bytes) -> bool:
-        """True while `page` is still the page of `key`."""
-        return self._index.get(key) == page
-
     def insert(self, keys: Sequence[bytes], pages: NDArray[np.intp]) -> None:
         """Takes pages in flight over, under keys that it does not hold yet."""
         self.pool.adopt(pages)

@@ -199,8 +199,9 @@ def _admin(
             },
         )
     except PortTaken as error:
+        what = "the admin door (--admin-listen)"
         raise PortTaken(
-            what="the admin door (--admin-listen)", address=error.address
+            what=what, address=error.address, reason=error.reason
         ) from error
 
 

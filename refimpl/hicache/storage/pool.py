@@ -49,7 +49,8 @@ class PoolStorage:
         self._numbers = itertools.count()
 
     def exists(self, keys: bytes, *, timeout_s: float) -> NDArray[np.int16]:
-        """Codes; as upstream it grants a lease, so that a read can follow."""
+        """Codes. Unlike upstream's it grants no lease: who only asks holds nothing in
+        memory (Mooncake#2187); what goes before it is read is a miss."""
         return self._client.exists(keys, timeout_s=timeout_s)
 
     def get(
