@@ -383,6 +383,20 @@ def test_the_other_replica_of_a_silent_store_is_read_in_time(pool, silent):
     assert again.asked == (second.name,)
 
 
+def test_two_bad_replicas_are_asked_once_each(pool):
+    stores = [pool.store(1), pool.store(2)]
+    client = pool.client()
+    keys, data = filled_pool(pool, client, 1, replicas=2)
+    for store in stores:
+        store.failpoints.set("store.read", "return(-800)")
+
+    result, _ = read(client, keys, data, timeout_s=0.5)
+
+    assert result.codes.tolist() == [Code.TRANSFER_FAIL]
+    asked = [store.failpoints.snapshot()["store.read"]["calls"] for store in stores]
+    assert asked == [1, 1]
+
+
 def test_the_alternative_is_per_key(pool):
     first, _second, third = pool.store(1), pool.store(2), pool.store(3)
     client = pool.client()

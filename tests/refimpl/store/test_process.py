@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 import urllib.request
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -115,6 +116,17 @@ def until(condition, seconds=10.0):
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.01)
+
+
+@pytest.mark.skipif(
+    not Path("/sys/devices/system/node/node0/cpulist").exists(),
+    reason="the host shows no NUMA nodes",
+)
+def test_a_store_is_pinned_to_the_node_that_it_is_bound_to(pool):
+    node = Path("/sys/devices/system/node/node0/cpulist").read_text().strip()
+
+    assert pool.store("--numa-node", "0").facts["cpus"] == node
+    assert pool.store(name="store-1").facts["cpus"] == "unpinned"
 
 
 def test_a_store_serves_what_it_was_given_and_says_what_it_does(pool):
