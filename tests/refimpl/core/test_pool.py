@@ -688,8 +688,10 @@ def test_a_store_that_left_in_order_is_not_counted_as_expired(cluster):
 
 
 def test_a_store_that_rejoins_a_filled_pool_starts_slowly():
-    cluster = Cluster(stores=4, pages=2000, allocation_strategy="free_ratio_first")
-    cluster.put(many(4000))
+    # Filled well: without slow start two thirds of the new pages go to the empty store.
+    settings = {"allocation_strategy": "free_ratio_first", "max_objects": 16_384}
+    cluster = Cluster(stores=4, pages=2000, **settings)
+    cluster.put(many(6000))
     cluster.pool.unmount(4, STORES + 4, 1.0)
     cluster.mount(5, now=31.0)
 
