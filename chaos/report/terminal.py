@@ -102,16 +102,25 @@ def _table(document: Document, width: int, *, color: bool) -> str:
             justify="right" if name == "n" else "left",
             no_wrap=name in _WHOLE or (name == "observed" and width >= WIDE),
         )
-    for outcome in document.outcomes:
-        test = Text(_short(outcome.nodeid), style=f"bold {STYLES[outcome.verdict]}")
-        table.add_row("", test)
+    titles = {}
+    for number, outcome in enumerate(document.outcomes):
+        titles[f"@{number}@"] = _heading(outcome, color=color)
+        table.add_row("", f"@{number}@")
         for row in outcome.judgements:
             verdict = Text(row.verdict.value, style=STYLES[row.verdict])
             table.add_row(*(Text(cell) for cell in _cells(row)), verdict)
-    return _printed(table, width, color=color)
+    printed = _printed(table, width, color=color).splitlines()
+    # A name longer than its column is still told whole, to be pasted.
+    return "\n".join(titles.get(text.strip(), text) for text in printed)
 
 
-def _printed(table: Table, width: int, *, color: bool) -> str:
+def _heading(outcome: Outcome, *, color: bool) -> str:
+    name = _short(outcome.nodeid)
+    text = Text(name, style=f"bold {STYLES[outcome.verdict]}", no_wrap=True)
+    return _printed(text, len(name), color=color)
+
+
+def _printed(table: Table | Text, width: int, *, color: bool) -> str:
     console = Console(
         file=io.StringIO(),
         force_terminal=color,

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -125,3 +126,11 @@ def test_nothing_judged_is_said():
 )
 def test_color_only_where_somebody_looks(tty, environ, color):
     assert wants_color(tty=tty, environ=environ) is color
+
+
+def test_a_long_test_name_is_told_whole(document):
+    name = "suites/chaos/test_x.py::test_" + "very_" * 40 + "long"
+    outcomes = tuple(replace(one, nodeid=name) for one in document.outcomes)
+    text = render(replace(document, outcomes=outcomes), color=False, width=60)
+
+    assert name.rpartition("/")[2] in text.splitlines()
