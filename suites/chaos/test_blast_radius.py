@@ -14,7 +14,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from chaos.drain import drain, judge_gone_before_exit, judge_served
 from chaos.judge.blast import (
     PREDICTION_POINTS,
     judge_few_stores,
@@ -30,32 +29,8 @@ from chaos.judge.latency import judge_ratio
 from chaos.judge.limit import at_least, at_most, none_of
 from chaos.judge.recovery import hit_rate, judge_recovery
 from chaos.judge.statistics import pair_ttft
-from chaos.kv_laws import KvCode, judge_codes
 from chaos.load.generate import GeneratorSettings
 from chaos.load.noise import NoiseProbe
-from chaos.probing import (
-    LookupLog,
-    in_batches,
-    put_all,
-    read_rate,
-    timed_read,
-    write_from,
-)
-from chaos.put_log import (
-    PutLog,
-    judge_no_allocation,
-    judge_puts_fail_briefly,
-    judge_share_in_windows,
-    share_of,
-)
-from chaos.quarantined import (
-    ask_until,
-    is_blocked,
-    judge_breakers_stayed_closed,
-    judge_quarantined,
-    judge_readmitted,
-    wait_readmitted,
-)
 from chaos.steps import (
     ask,
     data_links,
@@ -67,7 +42,32 @@ from chaos.steps import (
     reused,
     whole_pages,
 )
-from chaos.store_loss import (
+from chaos.steps.drain import drain, judge_gone_before_exit, judge_served
+from chaos.steps.kv_laws import KvCode, judge_codes
+from chaos.steps.probing import (
+    LookupLog,
+    in_batches,
+    put_all,
+    read_rate,
+    timed_read,
+    write_from,
+)
+from chaos.steps.put_log import (
+    PutLog,
+    judge_no_allocation,
+    judge_puts_fail_briefly,
+    judge_share_in_windows,
+    share_of,
+)
+from chaos.steps.quarantined import (
+    ask_until,
+    is_blocked,
+    judge_breakers_stayed_closed,
+    judge_quarantined,
+    judge_readmitted,
+    wait_readmitted,
+)
+from chaos.steps.store_loss import (
     Conversations,
     Lost,
     ask_next_turns,

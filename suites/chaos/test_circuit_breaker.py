@@ -33,7 +33,16 @@ from chaos.judge.validity import (
     smallest_limit_s,
     validity_of,
 )
-from chaos.outage import (
+from chaos.steps import (
+    data_links,
+    engine_counter,
+    judge_equal,
+    judge_laws,
+    lookup_link,
+    wait_for,
+    wait_idle,
+)
+from chaos.steps.outage import (
     Arms,
     StateWatch,
     ask_each,
@@ -49,15 +58,6 @@ from chaos.outage import (
     reaches,
     route,
     while_open,
-)
-from chaos.steps import (
-    data_links,
-    engine_counter,
-    judge_equal,
-    judge_laws,
-    lookup_link,
-    wait_for,
-    wait_idle,
 )
 
 LONG = 8192

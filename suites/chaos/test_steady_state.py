@@ -13,14 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from chaos.healthy import (
-    judge_hits,
-    judge_reads,
-    keep_for_others,
-    master_counter,
-    replay_fresh,
-    replay_in_rounds,
-)
 from chaos.judge.conservation import judge_conservation
 from chaos.judge.latency import (
     judge_cost_after_detection,
@@ -35,23 +27,8 @@ from chaos.judge.validity import (
     smallest_limit_s,
     validity_of,
 )
-from chaos.kv_laws import (
-    NOT_THERE,
-    KvCode,
-    judge_codes,
-    judge_no_wrong_bytes,
-    judge_refused_before,
-    lookups_beside_writes,
-    race,
-    seconds_until,
-    seconds_until_removed,
-    seconds_until_written,
-    start_when_allowed,
-    write_parts,
-)
 from chaos.load.generate import GeneratorSettings, generate
 from chaos.load.routing import SessionAffine, evenly
-from chaos.soak import HOUR_S, judge_life, live
 from chaos.steps import (
     again,
     ask,
@@ -66,6 +43,29 @@ from chaos.steps import (
     wait_idle,
     whole_pages,
 )
+from chaos.steps.healthy import (
+    judge_hits,
+    judge_reads,
+    keep_for_others,
+    master_counter,
+    replay_fresh,
+    replay_in_rounds,
+)
+from chaos.steps.kv_laws import (
+    NOT_THERE,
+    KvCode,
+    judge_codes,
+    judge_no_wrong_bytes,
+    judge_refused_before,
+    lookups_beside_writes,
+    race,
+    seconds_until,
+    seconds_until_removed,
+    seconds_until_written,
+    start_when_allowed,
+    write_parts,
+)
+from chaos.steps.soak import HOUR_S, judge_life, live
 
 TOKENS = 4096
 KEY_BYTES = 16 << 10

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from chaos.healthy import judge_hits, judge_reads, rounds
 from chaos.judge.verdict import Verdict
 from chaos.load.sample import Sample
+from chaos.steps.healthy import judge_hits, judge_reads, rounds
 from chaos.systems.base import Answer, Limits, Request
 
 LIMITS = Limits(

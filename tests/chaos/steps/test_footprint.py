@@ -4,8 +4,8 @@ import os
 import tempfile
 import threading
 
-from chaos.footprint import counts, footprint_of
 from chaos.safety.identity import start_ticks_of
+from chaos.steps.footprint import counts, footprint_of
 from chaos.systems.base import Process
 
 

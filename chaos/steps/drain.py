@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from chaos.judge.limit import none_of
-from chaos.kv_laws import NOT_THERE, KvCode
+from chaos.steps.kv_laws import NOT_THERE, KvCode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

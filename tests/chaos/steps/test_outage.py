@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from chaos.outage import (
+from chaos.steps.outage import (
     Seen,
     StateWatch,
     ask_with_faults,

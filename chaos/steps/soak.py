@@ -10,11 +10,11 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from chaos.footprint import MemoryWatch, counts, footprints
 from chaos.judge.conservation import judge_baseline, judge_conservation, judge_growth
 from chaos.judge.limit import at_least, none_of
 from chaos.load.generate import GeneratorSettings, generate
 from chaos.steps import again, ask_and_abort, judge_equal, wait_for, wait_idle
+from chaos.steps.footprint import MemoryWatch, counts, footprints
 
 if TYPE_CHECKING:
     import random

@@ -1,4 +1,4 @@
-"""Steps that runbook pages share: make a prompt, put it in the pool, ask again.
+"""Steps that all pages share: make a prompt, put it in the pool, ask again.
 
 Every wait here waits for a state of the cluster, bounded, never for a time. What is
 asked comes back as a `Sample`, the same record that load leaves, so that the same

@@ -3,7 +3,7 @@ from __future__ import annotations
 import threading
 
 from chaos.judge.verdict import Verdict
-from chaos.kv_laws import (
+from chaos.steps.kv_laws import (
     KvCode,
     judge_codes,
     judge_refused_before,
