@@ -1,7 +1,7 @@
 """Who may import whom, as `docs/design.md` says. Read from the sources, not by running.
 
 `refimpl.core` imports nothing of the house; other rooms of `refimpl` never import
-`chaos`; `chaos` imports `refimpl` in one file; `inventory` stands alone.
+`chaos`; `chaos` imports `refimpl` in one file; suites import `chaos` only.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-HOUSE = ("refimpl", "chaos", "inventory", "checks", "suites", "tests", "benchmarks")
+HOUSE = ("refimpl", "chaos", "suites", "tests", "benchmarks")
 ONE_DOOR = "chaos/systems/refimpl.py"
 IMPURE = ("time", "socket", "threading", "asyncio", "subprocess", "select", "selectors")
 
@@ -72,14 +72,9 @@ def test_the_reference_system_knows_nothing_of_who_breaks_it(source: str) -> Non
 def test_only_one_file_of_the_harness_imports_the_reference_system(
     source: str,
 ) -> None:
-    allowed = ("chaos", "inventory", *(("refimpl",) if source == ONE_DOOR else ()))
+    allowed = ("chaos", *(("refimpl",) if source == ONE_DOOR else ()))
 
     assert of_the_house(source, *allowed) == []
-
-
-@pytest.mark.parametrize("source", sources("inventory"))
-def test_the_inventory_imports_nothing_of_the_house_but_itself(source: str) -> None:
-    assert of_the_house(source, "inventory") == []
 
 
 @pytest.mark.parametrize("source", sources("suites/chaos"))
