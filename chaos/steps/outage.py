@@ -39,8 +39,6 @@ WATCH_KEPT = 20_000
 _KEEP_TRIES = 3
 _KEEP_SHARE = 1.0
 _KEEP_GAP_S = 0.005
-_QUIET_S = 0.03
-_QUIET_TRIES = 5
 
 
 def breaker_of(cluster: Cluster, engine: str) -> Mapping[str, Any]:
@@ -279,21 +277,6 @@ class OpenStretch:
     samples: tuple[Sample, ...] = ()
 
 
-def _quiet(bytes_so_far: Callable[[], int]) -> int:
-    """The count once it stands still: gRPC answers pings of a call a moment after it.
-
-    Those belong to what was sent before the breaker opened. Bounded: a link that never
-    falls silent is read as it is, and judged.
-    """
-    count = bytes_so_far()
-    for _ in range(_QUIET_TRIES):
-        time.sleep(_QUIET_S)
-        if (now := bytes_so_far()) == count:
-            break
-        count = now
-    return count
-
-
 def while_open(
     cluster: Cluster,
     engine: str,
@@ -314,7 +297,7 @@ def while_open(
         cluster.flush_local(engine)
         before = breaker_of(cluster, engine)
         begin_s, sent = time.monotonic(), operations(cluster, engine)
-        packets = _quiet(bytes_so_far)
+        packets = bytes_so_far()
         asked = [again(request, f"open-{turn}") for request in requests]
         samples = ask_each(cluster, engine, asked)
         packets = bytes_so_far() - packets
