@@ -56,7 +56,7 @@ class SessionAffine:
 
 
 def preference(session: str, engines: Iterable[str]) -> list[str]:
-    """All engines, best first for this session; deterministic on every machine."""
+    """All engines, best first for a session; deterministic on every machine."""
 
     def score(engine: str) -> tuple[int, str]:
         return (xxhash.xxh3_64_intdigest(f"{engine}\0{session}".encode()), engine)
