@@ -330,6 +330,7 @@ def test_aborted_requests_leave_no_page_behind(
     judge(steady_state())
     forget_s = 30 * cluster.spec.time_scale  # a page that timed out is left alone (A9)
     back_s = seconds_until_reused(cluster, engine, kept[0], 2048, forget_s)
+    sample = ask(cluster, engine, again(kept[1], "after"))
 
     judge(
         at_least(
@@ -340,6 +341,7 @@ def test_aborted_requests_leave_no_page_behind(
     in_flight = sum(tier["in_flight"] for tier in state["pages"].values())
     judge(judge_equal("F3", "pages in flight", in_flight, 0, samples=500))
     judge(judge_conservation(cluster.conservation()))
+    judge(judge_laws(cluster, [sample]))
     claim = "the next requests hit L3 again"
     judge(at_most("F3", claim, back_s, forget_s, samples=1, unit="s"))
 
