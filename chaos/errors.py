@@ -3,6 +3,7 @@
     ChaosError
     ├── UsageError                  the operator asked wrongly              exit 2
     ├── FaultNotInjected            a fault is not there: nothing is proved exit 3
+    ├── NotHere                     a target cannot do a fault, and why     exit 3
     ├── HarnessError                the harness broke                       exit 4
     │   ├── ProcessFailed           one of our own processes did not start or died
     │   ├── NeedsNewCluster         a cluster cannot be emptied for the next test
@@ -50,6 +51,21 @@ class FaultNotInjected(ChaosError):
     def __init__(self, *, fault: str, target: str, reason: str) -> None:
         super().__init__(f"{fault} was not injected on {target}: {reason}")
         self.fault = fault
+        self.target = target
+        self.reason = reason
+
+
+class NotHere(ChaosError):
+    """A target cannot do what was asked, and says why: a skip, never a PASS.
+
+    `--require CAPABILITY` makes it a failure. The reason is the probe's own.
+    """
+
+    exit_code = 3
+
+    def __init__(self, *, capability: str, target: str, reason: str) -> None:
+        super().__init__(f"the {target} target has no {capability!r} here: {reason}")
+        self.capability = capability
         self.target = target
         self.reason = reason
 
