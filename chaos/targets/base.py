@@ -1,4 +1,9 @@
-"""Where a system runs: what a target must offer to a system that starts roles there."""
+"""Where a system runs: what a target must offer to a system that starts roles there.
+
+Two kinds: the local one (processes on loopback addresses, faults in proxies), and those
+with `hosts` (namespaces, machines behind SSH), where an agent on every host starts
+roles and breaks things, and where nothing stands between the roles.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from chaos.systems.base import Process
+    from chaos.hosts.host import Hosts
+    from chaos.systems.base import ClusterSpec, Process
 
 
 class Target(Protocol):
@@ -22,8 +28,29 @@ class Target(Protocol):
         """What can be done here, in the words of `@pytest.mark.requires`."""
         ...
 
-    def address(self, host: int) -> str:
-        """The address of the host of that number, 1..254."""
+    def why_not(self, capability: str) -> str:
+        """Why a capability is missing, "" when it is there."""
+        ...
+
+    @property
+    def hosts(self) -> Hosts | None:
+        """The hosts and their agents; None on the local target."""
+        ...
+
+    def prepare(self, spec: ClusterSpec) -> None:
+        """Makes what a cluster of this shape needs, before any address is asked.
+
+        Raises:
+            UsageError: The shape does not fit here.
+        """
+        ...
+
+    def address(self, role: str, plane: str = "control", rail: int = 0) -> str:
+        """The address of a role on a plane: "control", "data" or "management"."""
+        ...
+
+    def python(self, role: str) -> str:
+        """The interpreter that starts a role where it runs."""
         ...
 
     def spawn(

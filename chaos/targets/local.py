@@ -11,13 +11,15 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from chaos.errors import ProcessFailed
 from chaos.safety.identity import is_alive, send_signal, start_ticks_of, wait_until
-from chaos.systems.base import Process
+from chaos.systems.base import ClusterSpec, Process
+from chaos.targets.numbering import check_block, host_number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -56,6 +58,7 @@ class LocalTarget:
         self.run_dir.mkdir(parents=True, exist_ok=True)
         self._ledger = ledger
         self._block = block
+        self._spec = ClusterSpec()
         self._roles: dict[str, _Role] = {}
         self._starter = ThreadPoolExecutor(1, thread_name_prefix="roles")
 
@@ -63,8 +66,25 @@ class LocalTarget:
     def capabilities(self) -> frozenset[str]:
         return self.CAPABILITIES
 
-    def address(self, host: int) -> str:
-        return self._block.address(host)
+    def why_not(self, capability: str) -> str:
+        if capability in self.capabilities:
+            return ""
+        return "roles are processes on loopback addresses, without any privilege"
+
+    @property
+    def hosts(self) -> None:
+        """None: nothing here is a host of its own."""
+
+    def prepare(self, spec: ClusterSpec) -> None:
+        """Remembers the shape; there is nothing to make."""
+        check_block(spec)
+        self._spec = spec
+
+    def address(self, role: str, plane: str = "control", rail: int = 0) -> str:
+        return self._block.address(host_number(self._spec, role, plane, rail))
+
+    def python(self, role: str) -> str:
+        return sys.executable
 
     def spawn(
         self, role: str, argv: Sequence[str], env: Mapping[str, str] | None = None

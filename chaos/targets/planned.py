@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from chaos.errors import HarnessError
+from chaos.systems.base import ClusterSpec
+from chaos.targets.numbering import check_block, host_number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,13 +24,30 @@ class PlannedTarget:
     def __init__(self, run_dir: Path, prefix: str = "127.64.0") -> None:
         self.run_dir = run_dir
         self._prefix = prefix
+        self._spec = ClusterSpec()
 
     @property
     def capabilities(self) -> frozenset[str]:
         return frozenset()
 
-    def address(self, host: int) -> str:
-        return f"{self._prefix}.{host}"
+    def why_not(self, capability: str) -> str:
+        return "a plan does nothing"
+
+    @property
+    def hosts(self) -> None:
+        """None: a plan of the local target."""
+
+    def prepare(self, spec: ClusterSpec) -> None:
+        """Remembers the shape."""
+        check_block(spec)
+        self._spec = spec
+
+    def address(self, role: str, plane: str = "control", rail: int = 0) -> str:
+        number = host_number(self._spec, role, plane, rail)
+        return f"{self._prefix}.{number}"
+
+    def python(self, role: str) -> str:
+        return sys.executable
 
     def spawn(
         self, role: str, argv: Sequence[str], env: Mapping[str, str] | None = None
