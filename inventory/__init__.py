@@ -1,0 +1,19 @@
+"""The room that harness and preflight share: which hosts there are, and how to reach
+them. It imports nothing of the house.
+"""
+
+from __future__ import annotations
+
+from inventory.errors import InventoryError, SshError, SshProblem
+from inventory.schema import HostEntry, Inventory, Plane, ProcessRule, Rail
+
+__all__ = [
+    "HostEntry",
+    "Inventory",
+    "InventoryError",
+    "Plane",
+    "ProcessRule",
+    "Rail",
+    "SshError",
+    "SshProblem",
+]
