@@ -17,6 +17,7 @@ from grpc_reflection.v1alpha import reflection
 from prometheus_client import CollectorRegistry
 
 from refimpl.admin import AdminServer
+from refimpl.clock import Clock
 from refimpl.core.pool import Pool
 from refimpl.errors import PortTaken
 from refimpl.failpoints import Failpoints
@@ -98,9 +99,10 @@ class Master:
     def __init__(self, settings: MasterSettings) -> None:
         self._settings = settings
         self._failpoints = Failpoints.from_env()
+        self._clock = Clock(self._failpoints)
         self._beats = Beats()
         self._shared = GuardedPool(
-            Pool(settings.pool(), _dice(settings.seed)), self._beats, time.monotonic
+            Pool(settings.pool(), _dice(settings.seed)), self._beats, self._clock
         )
         self._maintenance = Maintenance(self._shared, tick_s=settings.tick_s())
         self._health = health.HealthServicer()
@@ -145,7 +147,7 @@ class Master:
             listener,
             self._beats,
             view=view,
-            clock=time.monotonic,
+            clock=self._clock,
             settings=HeartbeatSettings(idle_s=3 * real.client_ttl_s),
         )
         stack.callback(self._heartbeat.stop)

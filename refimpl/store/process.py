@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from refimpl.admin import AdminServer
+from refimpl.clock import Clock
 from refimpl.failpoints import Failpoints
 from refimpl.role import STOP_SIGNALS, announce, ignore_signals
 from refimpl.settings import in_real_time
@@ -121,6 +122,7 @@ class Store:
             lambda number: self.server.renew(number, _RENEW_S),
             segment=segment,
             client=secrets.randbits(63) | 1,
+            clock=Clock(self.failpoints),
         )
         self.pulse = Pulse(
             self.settings, self.registration.client, self.registration.remount
