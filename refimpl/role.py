@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     import grpc
 
+    from refimpl.security.tls import Tls
+
 _PR_SET_PDEATHSIG: Final = 1
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 GRPC_MESSAGE_BYTES: Final = 64 << 20
@@ -27,6 +29,9 @@ GRPC_MESSAGE_BYTES: Final = 64 << 20
 GRPC_OPTIONS: Final = (
     ("grpc.max_send_message_length", GRPC_MESSAGE_BYTES),
     ("grpc.max_receive_message_length", GRPC_MESSAGE_BYTES),
+    # No PING frames of its own to guess the bandwidth: what is on a connection is asked
+    # for, so that silence can be counted to the byte.
+    ("grpc.http2.bdp_probe", 0),
 )
 
 
@@ -65,7 +70,9 @@ def grpc_server(*, threads: int, queued: int = 4096) -> grpc.Server:
     )
 
 
-def grpc_listen(server: grpc.Server, listen: str, what: str) -> str:
+def grpc_listen(
+    server: grpc.Server, listen: str, what: str, *, tls: Tls | None = None
+) -> str:
     """Binds a server and returns the address that it really has.
 
     The port is tried with a plain socket first: that tells the reason, and spares the
@@ -76,11 +83,15 @@ def grpc_listen(server: grpc.Server, listen: str, what: str) -> str:
     """
     host, port = parse_address(listen, what)
     try:
-        socket.create_server((host, port), family=_family(host)).close()
+        with listening(host, port):
+            pass
     except OSError as error:
         raise port_taken(error, what, listen) from error
     try:
-        port = server.add_insecure_port(listen)
+        if tls is None:
+            port = server.add_insecure_port(listen)
+        else:
+            port = server.add_secure_port(listen, tls.server_credentials())
     except RuntimeError as error:
         raise PortTaken(what=what, address=listen) from error
     if port == 0:
@@ -88,8 +99,10 @@ def grpc_listen(server: grpc.Server, listen: str, what: str) -> str:
     return f"{host}:{port}"
 
 
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET
+def listening(host: str, port: int, *, backlog: int | None = None) -> socket.socket:
+    """A listening socket; the host is a name, an IPv4 address or one in brackets."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host.strip("[]"), port), family=family, backlog=backlog)
 
 
 def announce(role: str, name: str, addresses: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from chaos.errors import UsageError
 
 if TYPE_CHECKING:
-    from chaos.systems.base import Cluster, ClusterSpec
+    from chaos.systems.base import Cluster, ClusterSpec, KvProbe
     from chaos.targets.base import Target
 
 __all__ = ["System", "load_system"]
@@ -27,6 +27,10 @@ class System(Protocol):
 
     def plan(self, spec: ClusterSpec, target: Target) -> tuple[Cluster, list[str]]:
         """The cluster as it would be, nothing started, and the commands to start it."""
+        ...
+
+    def probe(self, master: str, host: str, spec: ClusterSpec) -> KvProbe:
+        """A client of the system in this process, as a writer on `host`."""
         ...
 
 

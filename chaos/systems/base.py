@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from chaos.hosts.host import Hosts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSpec:
@@ -107,6 +109,7 @@ class Link:
 
     `owner` is the role that listens; `user` is the one role that connects through this
     link, or "" when everybody does. `plane` says what flows: data, rpc or heartbeat.
+    `proxy` is "" where nothing stands in the link: then `listen` is the `upstream`.
     `greeting` is what the owner answers at once and with data, changing nothing: when
     it does, and whether, shows a fault where nothing counts.
     """
@@ -196,6 +199,15 @@ class Cluster(Protocol):
 
     spec: ClusterSpec
     limits: Limits
+
+    @property
+    def hosts(self) -> Hosts | None:
+        """The hosts that faults act on; None where they act on proxies."""
+        ...
+
+    def address_of(self, role: str, plane: str = "control", rail: int = 0) -> str:
+        """The address of a role on a plane: "control", "data" or "management"."""
+        ...
 
     @property
     def masters(self) -> tuple[str, ...]: ...

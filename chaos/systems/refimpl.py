@@ -1,16 +1,18 @@
 """The reference system under test: the only file of `chaos` that imports `refimpl`.
 
-A master, stores and engines, each a process of the target, with a fault proxy in front
-of every address that another role connects to. The harness itself talks to engines,
-and to the master for its own questions, directly: faults must not blind it.
+A master, stores and engines, each a process of the target. On the local target a fault
+proxy stands in front of every address that another role connects to; on hosts nothing
+stands between the roles, and the harness's own client is a role as well, beside them.
+The harness itself talks to engines, and to the master for its own questions, on a way
+that no fault touches: faults must not blind it.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import secrets
 import signal
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -27,6 +29,7 @@ from chaos.errors import HarnessError, NeedsNewCluster, UsageError
 from chaos.safety.identity import send_signal, state_of, wait_until
 from chaos.systems.base import Answer, Limits
 from chaos.systems.layout import MASTER, PROBE, Layout
+from chaos.systems.probe import READY, TOKEN, RemoteProbe, command
 from refimpl.client import ClientSettings, PoolClient
 from refimpl.core.hashing import KEY_BYTES, object_key
 from refimpl.engine.model import BLOCK_TOKENS, expected_output, page_bytes, prompt_of
@@ -46,7 +49,15 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from chaos.systems.base import Cluster, ClusterSpec, Link, Process, Request
+    from chaos.hosts.host import Hosts
+    from chaos.systems.base import (
+        Cluster,
+        ClusterSpec,
+        KvProbe,
+        Link,
+        Process,
+        Request,
+    )
     from chaos.targets.base import Target
 
 T = TypeVar("T")
@@ -75,6 +86,7 @@ _GREETINGS = {
     "heartbeat": REQUEST.pack(MAGIC, 0, 0),
     "rpc": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0",
 }
+_ROLE_TOKEN = "REFIMPL_TOKEN"  # noqa: S105 - the name of a variable
 _ENV = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 
 
@@ -98,6 +110,10 @@ class RefimplSystem:
         cluster = RefimplCluster(spec, target, None)
         return cluster, [" ".join(cluster.argv(role)) for role in cluster.roles]
 
+    def probe(self, master: str, host: str, spec: ClusterSpec) -> KvProbe:
+        """A client of the pool in this process."""
+        return RefimplProbe(master, host, spec)
+
 
 def system() -> RefimplSystem:
     return RefimplSystem()
@@ -108,10 +124,13 @@ class RefimplCluster:
 
     def __init__(self, spec: ClusterSpec, target: Target, proxy: Any) -> None:
         self.spec = spec
-        self._layout = Layout(spec=spec, address=target.address)
-        self._layout.check()
         self._target = target
         self._proxy = proxy
+        on_hosts = target.hosts is not None
+        self._layout = Layout(spec=spec, address=target.address, proxied=not on_hosts)
+        self._layout.check()
+        target.prepare(spec)
+        self._token = secrets.token_hex(16) if on_hosts else ""
         self._links = tuple(
             dataclasses.replace(link, greeting=_GREETINGS[link.plane])
             for link in self._layout.links()
@@ -120,9 +139,13 @@ class RefimplCluster:
         self.limits = self._settings.limits()
         self._made: list[str] = []
         self._channels: dict[str, grpc.Channel] = {}
-        self._probes: list[RefimplProbe] = []
+        self._probes: list[KvProbe] = []
 
     # -- shape -------------------------------------------------------------------
+
+    @property
+    def hosts(self) -> Hosts | None:
+        return self._target.hosts
 
     @property
     def masters(self) -> tuple[str, ...]:
@@ -147,25 +170,36 @@ class RefimplCluster:
     def host_of(self, role: str) -> str:
         return self._layout.host_of(role)
 
+    def address_of(self, role: str, plane: str = "control", rail: int = 0) -> str:
+        return self._target.address(role, plane, rail)
+
     def argv(self, role: str) -> list[str]:
-        """The command line of a role."""
+        """The command line of a role.
+
+        On hosts the agent answers for the end of its roles; here the kernel does.
+        """
+        python = self._target.python(role)
+        if role == PROBE:
+            door, master = self._layout.door(), self._link(f"master.rpc@{PROBE}").listen
+            return command(python, RefimplSystem.name, door, master, self.spec)
         kind = role.partition("-")[0]
-        settings = self._settings.role(role)
-        command = [sys.executable, "-m", "refimpl", kind, "--die-with-parent"]
-        return [*command, *_flags(settings)]
+        bound = [] if self.hosts is not None else ["--die-with-parent"]
+        flags = _flags(self._settings.role(role))
+        return [python, "-m", "refimpl", kind, *bound, *flags]
 
     # -- life --------------------------------------------------------------------
 
     def start(self) -> None:
         """Starts everything at once and waits until all stores are mounted."""
         self._spawn(MASTER)
-        for link in self._links:
+        for link in self._proxied:
             self._made.append(link.proxy)
             self._proxy.create(link.proxy, link.listen, link.upstream)
         self._wait_ready(MASTER)
-        for role in self.roles[1:]:
+        others = self._started[1:]
+        for role in others:
             self._spawn(role)
-        for role in self.roles[1:]:
+        for role in others:
             self._wait_ready(role)
         self._wait_mounted()
 
@@ -180,7 +214,8 @@ class RefimplCluster:
         made, self._made = self._made, []
         with ExitStack() as stack:
             # Together: a server that hangs may take its deadline for each of them.
-            stack.callback(self._everywhere, self._proxy.delete, made)
+            if made:
+                stack.callback(self._everywhere, self._proxy.delete, made)
             stack.callback(self._target.close)
 
     def process(self, role: str) -> Process | None:
@@ -218,7 +253,7 @@ class RefimplCluster:
             HarnessError: It does not get there; a new cluster is needed.
         """
         self._close_probes()
-        self._proxy.heal([link.proxy for link in self._links])
+        self._heal()
         self._revive_roles()
         self._everywhere(self.clear_failpoints, self.roles)
         self._everywhere(self._reset_engine, self.engines)
@@ -335,10 +370,14 @@ class RefimplCluster:
                 gone &= np.asarray(codes) == 0
         return int(gone.sum())
 
-    def kv(self, host: str = "") -> RefimplProbe:
+    def kv(self, host: str = "") -> KvProbe:
         """A client of the harness, on a link of its own that faults can act on."""
-        link = self._link(f"master.rpc@{PROBE}")
-        probe = RefimplProbe(link.listen, host, self.spec)
+        probe: KvProbe
+        if self.hosts is not None:
+            probe = RemoteProbe(self._layout.door(), self._token, host)
+        else:
+            link = self._link(f"master.rpc@{PROBE}")
+            probe = RefimplProbe(link.listen, host, self.spec)
         self._probes.append(probe)
         return probe
 
@@ -351,6 +390,24 @@ class RefimplCluster:
         return broken
 
     # -- inside ------------------------------------------------------------------
+
+    @property
+    def _proxied(self) -> tuple[Link, ...]:
+        """The links with a proxy in them: all of them, or none."""
+        return tuple(link for link in self._links if link.proxy)
+
+    @property
+    def _started(self) -> tuple[str, ...]:
+        """What the target starts: our own client too, where it cannot run here."""
+        return self.roles if self.hosts is None else (*self.roles, PROBE)
+
+    def _heal(self) -> None:
+        """Takes every fault back, whoever ordered it."""
+        if self._proxied:
+            self._proxy.heal([link.proxy for link in self._proxied])
+        for host in self.hosts.all if self.hosts is not None else ():
+            for fault in host.agent.faults():
+                host.agent.disarm(str(fault["fault_id"]))
 
     def _broken_laws(self, role: str) -> list[str]:
         """What a master says of its table, and an engine of its pages, in words.
@@ -366,6 +423,8 @@ class RefimplCluster:
     def _spawn(self, role: str) -> Process:
         root = str(Path(refimpl.__file__).parent.parent)
         env = {**_ENV, "PYTHONPATH": root, "REFIMPL_FAILPOINTS": self._failpoints()}
+        if self._token:
+            env |= {_ROLE_TOKEN: self._token, TOKEN: self._token}
         return self._target.spawn(role, self.argv(role), env)
 
     def _failpoints(self) -> str:
@@ -373,7 +432,7 @@ class RefimplCluster:
 
     def _wait_ready(self, role: str) -> None:
         kind = role.partition("-")[0]
-        marker = f"refimpl {kind} {role} ready "
+        marker = READY if role == PROBE else f"refimpl {kind} {role} ready "
         self._target.wait_ready(role, marker, timeout_s=_READY_TIMEOUT_S)
 
     def _wait_mounted(self) -> None:
@@ -403,12 +462,12 @@ class RefimplCluster:
     def _revive_roles(self) -> None:
         """Continues what is stopped and starts what has ended, all at once."""
         started = []
-        for role in self.roles:
+        for role in self._started:
             process = self.process(role)
             if process is None:
                 self._spawn(role)
                 started.append(role)
-            elif state_of(process.pid) == "T":
+            elif self.hosts is None and state_of(process.pid) == "T":
                 send_signal(process.pid, process.start_ticks, signal.SIGCONT)
         for role in started:
             self._wait_ready(role)
@@ -436,7 +495,7 @@ class RefimplCluster:
         return next(link for link in self._links if link.name == name)
 
     def _own_client(self) -> _OwnClient:
-        return _OwnClient(self._layout.rpc(MASTER))
+        return _OwnClient(self._layout.operator(MASTER))
 
     def _segments(self) -> Sequence[pool_pb2.Segment]:
         message = pool_pb2.ListSegmentsRequest()
@@ -459,7 +518,8 @@ class RefimplCluster:
         channel = self._channels.get(role)
         if channel is None:
             options = [*GRPC_OPTIONS, *_RECONNECT]
-            channel = grpc.insecure_channel(self._layout.rpc(role), options=options)
+            address = self._layout.operator(role)
+            channel = grpc.insecure_channel(address, options=options)
             self._channels[role] = channel
         return channel
 
@@ -477,7 +537,8 @@ class RefimplCluster:
     def _admin(self, role: str, method: str, path: str, body: str = "") -> Any:
         url = f"http://{self._layout.admin(role)}{path}"
         data = body.encode() if body else None
-        request = urllib.request.Request(url, data=data, method=method)
+        headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
+        request = urllib.request.Request(url, data=data, method=method, headers=headers)
         try:
             with _DIRECT.open(request, timeout=_ADMIN_TIMEOUT_S) as answer:
                 text = answer.read()
@@ -663,6 +724,7 @@ class _Settings:
             _overrides(spec, "master"),
             name=MASTER,
             listen=layout.rpc(MASTER),
+            management_listen="" if layout.proxied else layout.operator(MASTER),
             heartbeat_listen=layout.heartbeat(),
             admin_listen=layout.admin(MASTER),
             allocation_strategy=spec.placement,
@@ -722,8 +784,8 @@ class _Settings:
         layout, spec = self.layout, self.layout.spec
         listens = {link.name: link.listen for link in layout.links()}
         rails = tuple(
-            f"{rail}={layout.data(role, number)},{listens[f'{role}.{rail}']}"
-            for number, rail in enumerate(layout.rails)
+            f"{rail}={_advertised(layout.data(role, n), listens[f'{role}.{rail}'])}"
+            for n, rail in enumerate(layout.rails)
         )
         return _built(
             StoreSettings,
@@ -774,6 +836,11 @@ def _flags(settings: object) -> list[str]:
             text = str(each).lower() if isinstance(each, bool) else str(each)
             flags += [option.flag, text]
     return flags
+
+
+def _advertised(listen: str, seen: str) -> str:
+    """Where a rail listens, and where clients reach it when that differs."""
+    return listen if listen == seen else f"{listen},{seen}"
 
 
 def _defect(name: str) -> str:

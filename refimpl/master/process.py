@@ -165,10 +165,19 @@ class Master:
             "listen": grpc_listen(
                 self.server, settings.listen, "the gRPC service (--listen)"
             ),
+            **self._listen_to_operators(),
             "heartbeat": _address_of(listener),
             "admin": self._admin.address,
             "pid": os.getpid(),
         }
+
+    def _listen_to_operators(self) -> dict[str, str]:
+        """The same service on a second address, when there is one."""
+        listen = self._settings.management_listen
+        if not listen:
+            return {}
+        what = "the gRPC service (--management-listen)"
+        return {"management": grpc_listen(self.server, listen, what)}
 
     def _stop_server(self) -> None:
         """Refuses new calls, lets those under way end, wakes those that sleep."""

@@ -17,6 +17,9 @@ class MasterSettings:
 
     name: str = setting("master", "name in the ready line")
     listen: str = setting("127.0.0.1:50051", "HOST:PORT of the gRPC service")
+    management_listen: str = setting(
+        "", "a second HOST:PORT of the gRPC service, on a network for operators"
+    )
     heartbeat_listen: str = setting("127.0.0.1:50052", "HOST:PORT of the heartbeats")
     admin_listen: str = setting(
         "127.0.0.1:9003", "HOST:PORT of metrics, state and failpoints; loopback only"

@@ -39,6 +39,7 @@ class FakeCluster:
     hits: dict[tuple[str, str], int] = field(default_factory=dict)
     refuse_start: bool = False
 
+    hosts = None
     stores = ("store-0", "store-1")
     masters = ("master",)
     engines = ("engine-0",)

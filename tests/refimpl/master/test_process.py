@@ -50,6 +50,7 @@ def test_health_checking_and_reflection_answer(master) -> None:
     ("flag", "what"),
     [
         ("--listen", "--listen"),
+        ("--management-listen", "--management-listen"),
         ("--heartbeat-listen", "--heartbeat-listen"),
         ("--admin-listen", "--admin-listen"),
     ],
