@@ -221,6 +221,16 @@ class Injector:
     def nic_down(self, store: str, rail: str = "rail0") -> Injection:
         return self._build(build.nic_down, store, rail)
 
+    def flap(
+        self,
+        store: str,
+        rail: str = "rail0",
+        *,
+        down_s: float = 0.5,
+        up_s: float = 0.5,
+    ) -> Injection:
+        return self._build(build.flap, store, rail, down_s=down_s, up_s=up_s)
+
     def partition(self, role: str, *, from_: str = "", plane: str = "") -> Injection:
         return self._build(build.partition, role, from_=from_, plane=plane)
 
@@ -229,6 +239,12 @@ class Injector:
 
     def bandwidth(self, links: Links, kb_per_s: int) -> Injection:
         return self._build(build.bandwidth, links, kb_per_s)
+
+    def loss(self, links: Links, percent: float) -> Injection:
+        return self._build(build.loss, links, percent)
+
+    def corrupt(self, links: Links, percent: float) -> Injection:
+        return self._build(build.corrupt, links, percent)
 
     def reset(self, links: Links) -> Injection:
         return self._build(build.reset, links)
@@ -241,6 +257,24 @@ class Injector:
 
     def failpoint(self, role: str, name: str, spec: str) -> Injection:
         return self._build(build.failpoint, role, name, spec)
+
+    def clock_step(self, role: str, step_s: float) -> Injection:
+        return self._build(build.clock_step, role, step_s)
+
+    def memory(self, role: str, size_bytes: int) -> Injection:
+        return self._build(build.memory, role, size_bytes)
+
+    def cpu(self, role: str, workers: int = 1) -> Injection:
+        return self._build(build.cpu, role, workers)
+
+    def disk_full(self, role: str, leave_bytes: int = 0) -> Injection:
+        return self._build(build.disk_full, role, leave_bytes)
+
+    def slow_disk(self, role: str, kb_per_s: int) -> Injection:
+        return self._build(build.slow_disk, role, kb_per_s)
+
+    def port_taken(self, role: str) -> Injection:
+        return self._build(build.port_taken, role)
 
     @contextmanager
     def together(self, *injections: Injection) -> Iterator[list[Receipt]]:
