@@ -4,10 +4,14 @@ them. It imports nothing of the house.
 
 from __future__ import annotations
 
+from inventory.channel import Channel
 from inventory.errors import InventoryError, SshError, SshProblem
 from inventory.schema import HostEntry, Inventory, Plane, ProcessRule, Rail
+from inventory.ssh import Completed, SshSession
 
 __all__ = [
+    "Channel",
+    "Completed",
     "HostEntry",
     "Inventory",
     "InventoryError",
@@ -16,4 +20,5 @@ __all__ = [
     "Rail",
     "SshError",
     "SshProblem",
+    "SshSession",
 ]
