@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import socket
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from chaos.errors import HarnessError, UsageError
@@ -29,6 +29,7 @@ from chaos.targets.namespaces import Keeper, Namespaces, run_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
 BLOCKS: Final = 32
 MAX_RAILS: Final = 7
@@ -38,12 +39,14 @@ _SWITCH = "fabric"
 _HELPERS = 8
 _COMMAND_TIMEOUT_S = 10.0
 _DEFAULT_LENGTH = 1  # 0.0.0.0/0, or its two halves as VPNs write it
-#: Hosts with several rails answer ARP on the right one only, and IPv6 keeps quiet.
+#: Hosts with several rails answer ARP on the right one only and say when they are back
+#: on it, as well-kept hosts do; IPv6 keeps quiet.
 _SYSCTL = {
     "net/ipv6/conf/all/disable_ipv6": "1",
     "net/ipv6/conf/default/disable_ipv6": "1",
     "net/ipv4/conf/all/arp_ignore": "1",
     "net/ipv4/conf/all/arp_announce": "2",
+    "net/ipv4/conf/all/arp_notify": "1",
     "net/ipv4/conf/all/rp_filter": "1",
 }
 
@@ -320,7 +323,7 @@ def _collision(block: Block, routes: Sequence[ipaddress.IPv4Network]) -> str:
     for route in routes:
         if route.overlaps(ours):
             return f"{ours} collides with the route to {route}"
-    if Path("/sys/class/net", block.device).exists():
+    if block.device in [name for _, name in socket.if_nameindex()]:
         return f"there is a device {block.device} already"
     return ""
 
