@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 _NO_SUDO = re.compile(
     r"^env: .?sudo.?: |^sudo: (?!.*command not found)"
-    r"|^sorry, user .* (?:not allowed|may not)|is not in the sudoers file|sudo: (?:command )?not found",
+    r"|^sorry, user .* (?:not allowed|may not)|is not in the sudoers file"
+    r"|sudo: (?:command )?not found",
     re.IGNORECASE | re.MULTILINE,
 )
 _NO_PROGRAM = re.compile(
