@@ -1,5 +1,8 @@
 """The clusters of one harness process: at most one runs, and it is used again.
 
+On the local target they share one leased block of addresses and one fault proxy; on
+hosts there is no proxy, and every cluster has a target of its own.
+
 Starting a cluster costs seconds of both cores, resetting one costs little, so a
 cluster is kept until a test asks for another shape.
 """
@@ -18,18 +21,19 @@ from chaos.safety.ledger import Ledger
 from chaos.safety.locks import AddressBlock, lease_block
 from chaos.safety.proxies import RecordingClient
 from chaos.systems import load_system
-from chaos.targets.local import LocalTarget
+from chaos.targets.place import Place
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from chaos.systems.base import Cluster, ClusterSpec
+    from chaos.targets.base import Target
 
 _LOG = logging.getLogger(__name__)
 
 
 class Clusters:
-    """Makes clusters on one leased block of addresses with one fault proxy.
+    """Makes clusters in one place.
 
     Nothing is taken or started before the first cluster is asked for.
 
@@ -37,7 +41,7 @@ class Clusters:
         system: name of the system under test.
         run_dir: logs of the roles go to `cluster-<n>` under it.
         command: how the run was started, for whom it keeps waiting.
-        block: exactly this block of addresses, or the first free one.
+        place: the kind of target; its block is the one pinned, or the first free one.
         seed: of the fault proxy's dice.
     """
 
@@ -47,13 +51,13 @@ class Clusters:
         system: str,
         run_dir: Path,
         command: str,
-        block: int | None = None,
+        place: Place | None = None,
         seed: int = 0,
     ) -> None:
         self._system = load_system(system)
         self._run_dir = run_dir
         self._command = command
-        self._pinned = block
+        self._place = place or Place()
         self._seed = seed
         self._count = 0
         self._ledger: Ledger | None = None
@@ -62,7 +66,7 @@ class Clusters:
         self._client: RecordingClient | None = None
         self._cluster: Cluster | None = None
         self._spec: ClusterSpec | None = None
-        self._target: LocalTarget | None = None
+        self._target: Target | None = None
 
     @property
     def ledger(self) -> Ledger:
@@ -80,6 +84,16 @@ class Clusters:
             self._client = RecordingClient(self._proxy.client(), self.ledger)
         return self._client
 
+    @property
+    def control(self) -> RecordingClient | None:
+        """The fault proxy's client, where faults go through a proxy."""
+        return self.proxy if self._place.local else None
+
+    @property
+    def target(self) -> Target | None:
+        """The target of the running cluster."""
+        return self._target
+
     def get(self, spec: ClusterSpec) -> Cluster:
         """The running cluster of this shape, empty and healthy.
 
@@ -91,7 +105,7 @@ class Clusters:
             return self._cluster
         self.stop_cluster()
         self._target = self._new_target()
-        self._cluster = self._system.start(spec, self._target, self.proxy)
+        self._cluster = self._system.start(spec, self._target, self.control)
         self._spec = spec
         return self._cluster
 
@@ -153,9 +167,11 @@ class Clusters:
         if client is not None and proxy is not None and proxy.pid is not None:
             client.strike_all()
 
-    def _new_target(self) -> LocalTarget:
-        if self._block is None:
-            self._block = lease_block(pinned=self._pinned)
+    def _new_target(self) -> Target:
+        if self._place.local and self._block is None:
+            self._block = lease_block(pinned=self._place.block)
         self._count += 1
         run_dir = self._run_dir / "roles" / f"{os.getpid()}-{self._count}"
-        return LocalTarget(run_dir=run_dir, ledger=self.ledger, block=self._block)
+        return self._place.target(
+            run_dir=run_dir, ledger=self.ledger, block=self._block
+        )

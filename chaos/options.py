@@ -15,23 +15,45 @@ if TYPE_CHECKING:
 
     import pytest
 
+TARGETS = ("local", "netns", "ssh")
+_LEAST_TTL_S = 3.0
+
 DEFAULTS: Mapping[str, Any] = {
     "target": "local",
+    "inventory": "",
+    "fault_ttl": 30.0,
     "system": "refimpl",
     "time_scale": 0.1,
     "results": "results",
     "inconclusive": "fail",
     "duration": 0.0,
 }
-_NAMES = (*DEFAULTS, "seed", "defect", "require", "block", "slow")
+_NAMES = (
+    *DEFAULTS,
+    "seed",
+    "defect",
+    "require",
+    "block",
+    "slow",
+    "arm",
+    "max_nodes_down",
+)
 _SEED_LIMIT = 1 << 31
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What the operator asked for; `given` names the options given on purpose."""
+    """What the operator asked for; `given` names the options given on purpose.
+
+    `fault_ttl_s` is how long anything broken on a host outlives us at most.
+    `max_nodes_down` None sets no limit of its own.
+    """
 
     target: str
+    inventory: str
+    arm: bool
+    fault_ttl_s: float
+    max_nodes_down: int | None
     system: str
     seed: int
     time_scale: float
@@ -44,12 +66,36 @@ class Options:
     slow: bool
     given: frozenset[str]
 
+    @property
+    def plans_only(self) -> bool:
+        """Whether nothing may be started or broken: other machines, and not armed."""
+        return self.target == "ssh" and not self.arm
+
 
 def add_options(parser: pytest.Parser) -> None:
     """Adds ours to pytest's, in a group of their own."""
     group = parser.getgroup("moonquake", "chaos suites (moonquake)")
     add = group.addoption
-    add("--target", choices=["local"], help="where the system runs (local)")
+    add("--target", choices=list(TARGETS), help="where the system runs (local)")
+    add("--inventory", metavar="FILE", help="the hosts of --target ssh")
+    add(
+        "--arm",
+        action="store_true",
+        default=None,
+        help="really break other machines; without it, what would run is printed",
+    )
+    add(
+        "--fault-ttl",
+        type=float,
+        metavar="S",
+        help="seconds after which a host heals itself when we are gone (30)",
+    )
+    add(
+        "--max-nodes-down",
+        type=int,
+        metavar="N",
+        help="skip what would take more hosts down at one time",
+    )
     add("--system", metavar="NAME", help="the system under test (refimpl)")
     add("--seed", type=int, metavar="N", help="of every random choice; printed")
     add("--time-scale", type=float, metavar="X", help="factor on time constants (0.1)")
@@ -90,8 +136,13 @@ def read_options(
     scale = _number("time_scale", values["time_scale"])
     if not (math.isfinite(scale) and scale > 0):
         raise UsageError(f"--time-scale {scale:g} is not a positive factor")
+    target = _target(str(values["target"]), str(values["inventory"]))
     return Options(
-        target=str(values["target"]),
+        target=target,
+        inventory=str(values["inventory"]),
+        arm=bool(values["arm"]),
+        fault_ttl_s=_ttl(values["fault_ttl"]),
+        max_nodes_down=_nodes(values["max_nodes_down"]),
         system=str(values["system"]),
         seed=int(_number("seed", seed)) if seed is not None else new_seed(),
         time_scale=scale,
@@ -116,6 +167,35 @@ def _value(config: pytest.Config, environ: Mapping[str, str], name: str) -> Any:
     if value is None:
         value = environ.get(f"MOONQUAKE_{name.upper()}") or None
     return DEFAULTS.get(name) if value is None else value
+
+
+def _target(name: str, inventory: str) -> str:
+    """A name that environment or command line gave; `ssh` needs to know its hosts."""
+    if name not in TARGETS:
+        raise UsageError(
+            f"no target is called {name!r}", f"there are {', '.join(TARGETS)}"
+        )
+    if name == "ssh" and not inventory:
+        fix = "name its hosts: --inventory inventory/staging.example.yaml"
+        raise UsageError("--target ssh has no inventory", fix)
+    return name
+
+
+def _ttl(value: Any) -> float:
+    ttl_s = _number("fault_ttl", value)
+    if not (math.isfinite(ttl_s) and ttl_s >= _LEAST_TTL_S):
+        problem = f"--fault-ttl {ttl_s:g} is too short to be renewed in time"
+        raise UsageError(problem, f"take {_LEAST_TTL_S:g} s or more")
+    return ttl_s
+
+
+def _nodes(value: Any) -> int | None:
+    if value is None:
+        return None
+    nodes = int(_number("max_nodes_down", value))
+    if nodes < 1:
+        raise UsageError(f"--max-nodes-down {nodes} allows no fault at all")
+    return nodes
 
 
 def _number(name: str, value: Any) -> float:

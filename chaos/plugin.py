@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from chaos.case import Case
-from chaos.errors import UsageError
+from chaos.errors import NotHere, UsageError
 from chaos.judge.verdict import Verdict
 from chaos.options import add_options, read_options
 from chaos.run import ChaosRun, under_suites
@@ -88,15 +88,25 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     return run.header() if run.armed else []
 
 
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skips what the target cannot do; `--require` refuses the whole run instead."""
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
+    """Skips what the target cannot do; what `--require` names fails instead."""
     run = item.config.stash[RUN]
+    if run.options.plans_only and FIXTURES & set(_fixture_names(item)):
+        pytest.skip("a plan only; say --arm to run it")
     for marker in item.iter_markers("requires"):
         for capability in marker.args:
-            if capability in run.capabilities:
-                continue
-            reason = f"the {run.options.target} target has no {capability!r} here"
-            pytest.skip(reason)
+            reason = run.why_not(capability)
+            if reason:
+                target = run.options.target
+                _not_here(
+                    item, NotHere(capability=capability, target=target, reason=reason)
+                )
+    try:
+        return (yield)
+    except NotHere as error:
+        _not_here(item, error)
+        raise
 
 
 @pytest.hookimpl(wrapper=True)
@@ -106,6 +116,10 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
         result = yield
     except pytest.skip.Exception:
         _conclude(item, skipped=True)
+        raise
+    except NotHere as error:
+        _conclude(item, skipped=True)
+        _not_here(item, error)
         raise
     except (pytest.exit.Exception, KeyboardInterrupt):
         _conclude(item)
@@ -120,12 +134,13 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """One module, one worker, in our runs only."""
-    if not config.stash[RUN].armed:
+    """One failure domain, one worker, in our runs only."""
+    run = config.stash[RUN]
+    if not run.armed:
         return None
-    from chaos.scheduling import module_scheduler
+    from chaos.scheduling import domain_scheduler
 
-    return module_scheduler(config, log)
+    return domain_scheduler(config, log, run.options)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -193,6 +208,13 @@ def _conclude(
         item.user_properties.append(("seed", case.seed))
         item.user_properties.append(("verdict", case.docket.verdict.value))
         item.config.stash[RUN].test_ended(case, reason)
+
+
+def _not_here(item: pytest.Item, error: NotHere) -> None:
+    """A skip with the reason of the probe; a failure when it was required."""
+    if item.config.stash[RUN].missing(error):
+        pytest.fail(f"required: {error}", pytrace=False)
+    pytest.skip(str(error))
 
 
 def _first_line(error: BaseException) -> str:

@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from chaos.errors import ProcessFailed, UsageError
+from chaos.errors import NotHere, ProcessFailed, UsageError
 from chaos.faults.injector import Injector
 from chaos.report.document import reproduce
 from chaos.report.live import LiveLine
@@ -27,6 +27,7 @@ from chaos.safety.signals import SignalGuard
 from chaos.steady import SteadyState
 from chaos.systems.base import ClusterSpec
 from chaos.targets.local import LocalTarget
+from chaos.targets.place import Place
 from chaos.ticker import Ticker
 
 if TYPE_CHECKING:
@@ -44,10 +45,12 @@ if TYPE_CHECKING:
     from chaos.report.document import Document
     from chaos.report.run import RunReport
     from chaos.systems.base import Cluster
+    from chaos.targets.base import Target
 
 _SUITES = ("suites", "chaos")
 _TOLD = "moonquake"
 _NAME_WIDTH = 36
+_NOT_ARMED = "say --arm to run this on other machines"
 _FIXES = {
     "toxiproxy": "set MOONQUAKE_TOXIPROXY (scripts/build-toxiproxy DIR builds one) or"
     " TOXIPROXY_URL",
@@ -155,11 +158,16 @@ class ChaosRun:
         """What a reader needs to run the same again."""
         options = self.options
         defects = f", defects {', '.join(options.defects)}" if options.defects else ""
-        return [
+        through = f"proxy {proxy_flavour()}"
+        if options.target != "local":
+            through = f"healing by itself within {options.fault_ttl_s:g} s"
+        lines = [
             f"chaos: seed {options.seed}, time scale {options.time_scale:g}, target"
-            f" {options.target}, system {options.system}, proxy"
-            f" {proxy_flavour()}{defects}"
+            f" {options.target}, system {options.system}, {through}{defects}"
         ]
+        if options.plans_only:
+            lines.append(f"chaos: nothing is started or broken: {_NOT_ARMED}")
+        return lines
 
     def summary(self, exit_status: int, width: int) -> str:
         """The closing table, "" when nothing was judged in this run."""
@@ -180,11 +188,40 @@ class ChaosRun:
 
     @property
     def capabilities(self) -> frozenset[str]:
+        if self.options.target != "local":
+            return self._running_target.capabilities
         real = {"toxiproxy"} if proxy_flavour() == "toxiproxy" else {"embedded_proxy"}
         return LocalTarget.CAPABILITIES | real
 
+    def why_not(self, capability: str) -> str:
+        """Why the target cannot do something, "" when it can."""
+        if capability in self.capabilities:
+            return ""
+        if self.options.target == "local":
+            return _FIXES.get(capability, "no such thing is known")
+        return self._running_target.why_not(capability)
+
+    def missing(self, error: NotHere) -> bool:
+        """Whether what is not here was required: a failure then, else a skip."""
+        return error.capability in self.options.require
+
+    @property
+    def _running_target(self) -> Target:
+        """The target of the running cluster; of a small one when none runs yet."""
+        target = self.clusters.target
+        if target is None:
+            self.cluster(stores=1, engines=0)
+            target = self.clusters.target
+        assert target is not None
+        return target
+
     def _refuse_what_is_missing(self) -> None:
-        """A run that requires a capability must not pass by skipping all its tests."""
+        """A run that requires a capability must not pass by skipping all its tests.
+
+        What hosts can do is known when they are there: see `missing` for them.
+        """
+        if self.options.target != "local":
+            return
         try:
             missing = sorted(self.options.require - self.capabilities)
         except ProcessFailed as error:
@@ -254,10 +291,20 @@ class ChaosRun:
                 system=self.options.system,
                 run_dir=self.report.path,
                 command=shlex.join(sys.argv),
-                block=self.options.block,
+                place=self._place,
                 seed=self.options.seed,
             )
         return self._clusters
+
+    @property
+    def _place(self) -> Place:
+        options = self.options
+        return Place(
+            kind=options.target,
+            inventory=options.inventory,
+            fault_ttl_s=options.fault_ttl_s,
+            block=options.block,
+        )
 
     @property
     def running(self) -> Cluster:
@@ -286,7 +333,7 @@ class ChaosRun:
         clusters = self.clusters
         return Injector(
             lambda: self.running,
-            lambda: clusters.proxy,
+            lambda: clusters.control,
             clusters.ledger,
             observer=self._on_fault,
         )
@@ -327,8 +374,14 @@ class ChaosRun:
             system=options.system,
             target=options.target,
             options=self._again(),
-            capabilities=dict.fromkeys(sorted(self.capabilities), True),
+            capabilities=dict.fromkeys(sorted(self._known), True),
         )
+
+    @property
+    def _known(self) -> frozenset[str]:
+        """What the target is known to be able to do when the run begins."""
+        local = self.options.target == "local"
+        return self.capabilities if local else frozenset({self.options.target})
 
     def _again(self) -> list[str]:
         """The options that make a run what it was, beside its seed."""
@@ -337,6 +390,10 @@ class ChaosRun:
         words += [word for name in options.defects for word in ("--defect", name)]
         if options.system != "refimpl":
             words += ["--system", options.system]
+        if options.target != "local":
+            words += ["--target", options.target]
+        if options.inventory:
+            words += ["--inventory", options.inventory, *["--arm"] * options.arm]
         return words
 
     def _aborted(self, exit_status: int) -> str:

@@ -167,14 +167,14 @@ class Injection:
 class Injector:
     """Builds faults on the cluster of a test and undoes them all in the end.
 
-    Cluster and proxy client are asked for when a fault is built: a test may change to
-    a cluster of another shape.
+    Cluster and proxy client (None on hosts) are asked for when a fault is built: a test
+    may change to a cluster of another shape.
     """
 
     def __init__(
         self,
         cluster: Callable[[], Cluster],
-        control: Callable[[], ToxicControl],
+        control: Callable[[], ToxicControl | None],
         ledger: Ledger,
         *,
         clock: Callable[[], float] = time.monotonic,

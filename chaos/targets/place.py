@@ -1,0 +1,61 @@
+"""Where clusters of a run are made: one target for each cluster, of the chosen kind.
+
+What a kind needs to import (paramiko, YAML, netlink) is imported when it is chosen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from chaos.targets.local import LocalTarget
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from chaos.safety.ledger import Ledger
+    from chaos.safety.locks import AddressBlock
+    from chaos.targets.base import Target
+
+FAULT_TTL_S = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """The operator's choice: a kind of target and what it needs.
+
+    `block` is the number of a block of addresses (local) or of a fabric (netns).
+    """
+
+    kind: str = "local"
+    inventory: str = ""
+    fault_ttl_s: float = FAULT_TTL_S
+    block: int | None = None
+
+    @property
+    def local(self) -> bool:
+        return self.kind == "local"
+
+    def target(
+        self, *, run_dir: Path, ledger: Ledger, block: AddressBlock | None
+    ) -> Target:
+        """A new target; the local one lives on a block that the caller leased."""
+        if block is not None:
+            return LocalTarget(run_dir=run_dir, ledger=ledger, block=block)
+        if self.kind == "netns":
+            from chaos.targets.netns import NetnsTarget
+
+            return NetnsTarget(
+                run_dir=run_dir,
+                ledger=ledger,
+                ttl_s=self.fault_ttl_s,
+                block=self.block,
+            )
+        from chaos.targets.ssh import SshTarget
+
+        return SshTarget(
+            run_dir=run_dir,
+            ledger=ledger,
+            ttl_s=self.fault_ttl_s,
+            inventory=self.inventory,
+        )
