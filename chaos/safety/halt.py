@@ -64,10 +64,10 @@ class Lever(Protocol):
 
 
 class LocalLever:
-    """The lever in the state directory of this user."""
+    """The lever in the state directory of this user, or at a path that many share."""
 
-    def __init__(self, directory: Path | None = None) -> None:
-        self.path = (directory or state_directory()) / FILE
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path or state_directory() / FILE
         self.where = str(self.path)
 
     def read(self) -> Pulled | None:
@@ -82,7 +82,7 @@ class LocalLever:
 
     def pull(self, pulled: Pulled) -> None:
         """Writes it whole or not at all; a second pull replaces the first."""
-        temporary = self.path.with_suffix(f".{os.getpid()}")
+        temporary = self.path.with_name(f"{self.path.name}.{os.getpid()}")
         temporary.write_text(text_of(pulled), encoding="utf-8")
         temporary.replace(self.path)
 

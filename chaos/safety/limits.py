@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+H = TypeVar("H")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +44,7 @@ class FaultWindow:
     group: str = ""
 
     def overlaps(self, other: FaultWindow) -> bool:
-        """Whether both are active at some instant; one of no length never is."""
+        """Whether one of them begins while the other is active."""
         return self.begin_s < other.end_s and other.begin_s < self.end_s
 
 
@@ -55,17 +57,6 @@ class Topology:
 
     def hosts(self, roles: Iterable[str]) -> frozenset[str]:
         return frozenset(self.host_of(role) for role in roles)
-
-
-class HostChoice(Protocol):
-    """A host of an inventory, as far as consent goes."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def chaos(self) -> str:
-        """`allowed` when its owner opted in."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,27 +82,16 @@ def refusals(
     ]
 
 
-def host_refusals(
-    hosts: Iterable[HostChoice], *, environment: str, protected: Collection[str]
-) -> list[Refusal]:
-    """Hosts that nobody offered, and an environment that must be left alone."""
-    found = []
-    if environment in protected:
-        found.append(
-            Refusal(
-                problem=f"environment {environment!r} is protected",
-                fix="take it out of `protected` in the inventory, on purpose",
-            )
-        )
-    refused = [host.name for host in hosts if host.chaos != "allowed"]
-    if refused:
-        found.append(
-            Refusal(
-                problem=f"{', '.join(refused)} did not opt in",
-                fix="`chaos: allowed` on a host of the inventory lets faults in",
-            )
-        )
-    return found
+def host_refusals(hosts: Iterable[H], why_not: Callable[[H], str]) -> list[Refusal]:
+    """Hosts that nobody offered, or whose environment is protected.
+
+    `why_not` is the inventory's own word on a host, "" where faults are let in.
+    """
+    reasons = [reason for host in hosts if (reason := why_not(host))]
+    return [
+        Refusal(problem=reason, fix="only hosts that opted in are broken")
+        for reason in reasons
+    ]
 
 
 def _moments(
