@@ -31,14 +31,14 @@ from chaos.targets.place import Place
 from chaos.ticker import Ticker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     import pytest
 
     from chaos.case import Case
     from chaos.clusters import Clusters
     from chaos.driver import LoadDriver
-    from chaos.faults.base import Receipt
+    from chaos.faults.base import Fault, Receipt
     from chaos.history.history import History
     from chaos.load.sample import Sample
     from chaos.options import Options
@@ -336,7 +336,16 @@ class ChaosRun:
             lambda: clusters.control,
             clusters.ledger,
             observer=self._on_fault,
+            guard=self._node_limit(),
         )
+
+    def _node_limit(self) -> Callable[[Fault, Iterable[Fault]], None] | None:
+        most = self.options.max_nodes_down
+        if most is None:
+            return None
+        from chaos.nodes import node_limit
+
+        return node_limit(most, lambda: self.running, self.options.target)
 
     @property
     def history(self) -> History:

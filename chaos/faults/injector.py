@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     Links = str | Link | Iterable[str | Link]
     Observer = Callable[[str, Receipt], None]
+    Guard = Callable[[Fault, list[Fault]], None]
 
 REVERT_DEADLINE_S = 15.0
 _RETRY_S = 0.05
@@ -60,6 +61,7 @@ class Injection:
         if self.receipt.injected_at_s is not None:
             message = f"{self.receipt.fault_id} was injected before"
             raise RuntimeError(message)
+        self._owner.admit(self)
         self._record(FaultState.ARMED)
         self.receipt.injected_at_s = self._owner.clock()
         self._owner.started(self)
@@ -181,6 +183,7 @@ class Injector:
         wait: Callable[[float], None] = time.sleep,
         revert_deadline_s: float = REVERT_DEADLINE_S,
         observer: Observer | None = None,
+        guard: Guard | None = None,
     ) -> None:
         self.ledger = ledger
         self.clock = clock
@@ -189,6 +192,7 @@ class Injector:
         self._cluster = cluster
         self._control = control
         self._observer = observer
+        self._guard = guard
         self._started: list[Injection] = []
 
     @property
@@ -297,6 +301,12 @@ class Injector:
         if errors:
             message = f"{len(errors)} faults were left behind"
             raise ExceptionGroup(message, errors)
+
+    def admit(self, injection: Injection) -> None:
+        """Asks the guard whether one more fault may start; it raises when not."""
+        if self._guard is not None:
+            active = [each.fault for each in self._started if each.active]
+            self._guard(injection.fault, active)
 
     def started(self, injection: Injection) -> None:
         """Called by an injection just before it acts."""
