@@ -45,25 +45,25 @@ _EFFECTS: Mapping[str, Effect] = {
     "blackhole": Effect.DOWN,
     "reset": Effect.DOWN,
     "nic_down": Effect.SLOW,  # all rails of a store: see `schedule.windows`
-    "nic_flap": Effect.SLOW,
+    "flap": Effect.SLOW,
     "latency": Effect.SLOW,
-    "jitter": Effect.SLOW,
-    "reorder": Effect.SLOW,
-    "corrupt": Effect.SLOW,
     "bandwidth": Effect.SLOW,
     "loss": Effect.SLOW,
+    "corrupt": Effect.SLOW,
     "failpoint": Effect.SLOW,
+    "clock_step": Effect.SLOW,
     "cpu": Effect.SLOW,
     "memory": Effect.SLOW,
-    "disk_slow": Effect.SLOW,
     "disk_full": Effect.SLOW,
-    "clock": Effect.SLOW,
+    "slow_disk": Effect.SLOW,
     "port_taken": Effect.SLOW,
     "tap": Effect.NONE,
 }
 INSTANT = frozenset({"restart"})
 """Over as soon as they are done: they have no `for`."""
 RAIL_DOWN = frozenset({"nic_down"})
+OF_THE_PROCESS = frozenset({"kill", "pause", "restart", "cpu", "memory"})
+"""They hit an engine itself: what it then fails is not the cache's doing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
