@@ -1,7 +1,9 @@
 """The admin door of every role: health, metrics, state and failpoints over HTTP.
 
-Loopback only: whoever reaches it may switch faults on. Answers are JSON except
-`/metrics`, which is Prometheus text.
+Whoever reaches it may switch faults on: off loopback it exists behind a token only, and
+with a token every request, also for `/health` and `/metrics`, carries
+`Authorization: Bearer TOKEN` or is answered 401. Answers are JSON except `/metrics`,
+which is Prometheus text.
 
 | request | answer |
 |---|---|
@@ -18,7 +20,6 @@ Loopback only: whoever reaches it may switch faults on. Answers are JSON except
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import json
 import socket
 import threading
@@ -29,6 +30,7 @@ from urllib.parse import unquote
 
 from refimpl.errors import UsageError
 from refimpl.role import parse_address, port_taken
+from refimpl.security.token import require_token
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -36,26 +38,31 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from refimpl.failpoints import Failpoints
+    from refimpl.security.token import Token
 
 _BODY_LIMIT_BYTES: Final = 4096
 _IDLE_TIMEOUT_S: Final = 5.0
 _CONNECTIONS: Final = 16
 _JSON: Final = "application/json"
+_TOLD: Final = 200
+"""Characters of a path that an answer repeats."""
 
 
 class AdminServer:
     """Serves the admin door from its own threads, from `start` until `close`.
 
     Args:
-        listen: HOST:PORT, a loopback address; port 0 takes a free one.
+        listen: HOST:PORT, a loopback address unless there is a token; port 0 takes a
+            free one.
         role: kind of the role, told by `/health`.
         registry: metrics to expose.
         failpoints: the process's failpoints.
         state: called for each `GET /state`, in a thread of this server.
         pages: further pages of the role by name, called likewise.
+        token: what every request has to show; None asks for nothing.
 
     Raises:
-        UsageError: the address is not a loopback one.
+        UsageError: the address is not a loopback one, and there is no token.
         PortTaken: somebody else listens there.
     """
 
@@ -67,11 +74,16 @@ class AdminServer:
         failpoints: Failpoints,
         state: Callable[[], dict[str, Any]],
         pages: Mapping[str, Callable[[], Any]] | None = None,
+        *,
+        token: Token | None = None,
     ) -> None:
         host, port = parse_address(listen, "admin address")
-        _require_loopback(host)
+        require_token(host, token, "the admin door (--admin-listen)")
+        self.token = token
+        self.denied = 0
+        """Requests without the right token."""
         try:
-            self._server = _Server((host, port), _Handler)
+            self._server = _Server(("127.0.0.1" if host == "localhost" else host, port))
         except OSError as error:
             raise port_taken(error, "the admin door", listen) from error
         self._server.door = self
@@ -99,18 +111,6 @@ class AdminServer:
         self._server.server_close()
 
 
-def _require_loopback(host: str) -> None:
-    try:
-        good = host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        good = False
-    if not good:
-        raise UsageError(
-            f"admin address {host!r} is not a loopback address; the admin door can "
-            "switch faults on, so it listens on 127.0.0.0/8 only"
-        )
-
-
 class _Server(ThreadingHTTPServer):
     """HTTP server whose number of threads is bounded and that asks no DNS."""
 
@@ -118,9 +118,11 @@ class _Server(ThreadingHTTPServer):
     block_on_close = False
     door: AdminServer
 
-    def __init__(self, address: tuple[str, int], handler: type[_Handler]) -> None:
+    def __init__(self, address: tuple[str, int]) -> None:
         self._slots = threading.BoundedSemaphore(_CONNECTIONS)
-        super().__init__(address, handler)
+        host, port = address
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        super().__init__((host.strip("[]"), port), _Handler)
 
     def server_bind(self) -> None:
         """Binds without the reverse look-up of the base class."""
@@ -155,6 +157,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answers health, metrics, state and failpoints."""
+        if not self._admitted():
+            return
         door = self.server.door
         match self._path():
             case ["health"]:
@@ -172,6 +176,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_PUT(self) -> None:
         """Sets a failpoint to the spec in the body."""
+        if not self._admitted():
+            return
         match self._path():
             case ["failpoints", name]:
                 self._set_failpoint(name)
@@ -180,6 +186,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_DELETE(self) -> None:
         """Clears one failpoint or all."""
+        if not self._admitted():
+            return
         match self._path():
             case ["failpoints"]:
                 self.server.door.failpoints.clear()
@@ -193,13 +201,32 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
         """Keeps requests out of the role's output."""
 
+    def _admitted(self) -> bool:
+        """Looks at the token, before anything else of the request is."""
+        door = self.server.door
+        if door.token is None or door.token.admits(self.headers.get("Authorization")):
+            return True
+        door.denied += 1
+        self._skip_body()
+        problem = {"error": "missing or wrong token; send Authorization: Bearer TOKEN"}
+        self._json(HTTPStatus.UNAUTHORIZED, problem)
+        return False
+
+    def _skip_body(self) -> None:
+        """Takes a small body in: closing before would reset the answer away."""
+        length = self.headers.get("Content-Length", "0")
+        size = int(length) if length.isdecimal() and len(length) < 10 else 0
+        with contextlib.suppress(OSError):
+            self.rfile.read(min(size, _BODY_LIMIT_BYTES))
+
     def _path(self) -> list[str]:
         path = self.path.partition("?")[0]
         return [unquote(part) for part in path.split("/") if part]
 
     def _set_failpoint(self, name: str) -> None:
         length = self.headers.get("Content-Length", "0")
-        size = int(length) if length.isdecimal() else _BODY_LIMIT_BYTES + 1
+        is_number = length.isdecimal() and len(length) < 10
+        size = int(length) if is_number else _BODY_LIMIT_BYTES + 1
         if size > _BODY_LIMIT_BYTES:
             self._json(
                 HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
@@ -233,7 +260,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._json(HTTPStatus.OK, content)
 
     def _not_found(self) -> None:
-        self._json(HTTPStatus.NOT_FOUND, {"error": f"nothing at {self.path}"})
+        self._json(HTTPStatus.NOT_FOUND, {"error": f"nothing at {self.path[:_TOLD]}"})
 
     def _json(self, status: HTTPStatus, document: Any) -> None:
         self._send(status, json.dumps(document, default=str).encode(), _JSON)
@@ -243,5 +270,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_response(status)
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
+            if status == HTTPStatus.UNAUTHORIZED:
+                self.send_header("WWW-Authenticate", "Bearer")
             self.end_headers()
             self.wfile.write(body)

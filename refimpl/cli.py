@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 CONFIG_ENVIRONMENT: Final = "REFIMPL_CONFIG"
+_LINE_MOST: Final = 2000
+"""Characters of a complaint."""
 EXIT_CODES: Final = """\
 exit codes:
   0  ended orderly (SIGTERM, Ctrl-C)
@@ -99,8 +101,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _complain(command: str, text: str, code: int) -> int:
+    """One line, whatever was in the values that it repeats."""
     name = f"refimpl {command}".rstrip()
-    sys.stderr.write(f"{name}: {' '.join(text.split())}\n")
+    line = " ".join(text.split())[:_LINE_MOST]
+    plain = "".join(letter if letter.isprintable() else "?" for letter in line)
+    sys.stderr.write(f"{name}: {plain}\n")
     return code
 
 

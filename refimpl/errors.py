@@ -11,6 +11,19 @@ Failures of the system under test are codes (`refimpl.core.codes`), never except
 
 from __future__ import annotations
 
+from typing import Final
+
+_SHOWN: Final = 120
+"""Characters of a value that a message repeats."""
+
+
+def shown(value: object) -> str:
+    """A value as a message repeats it: quoted, in one line, cut when it is long."""
+    text = repr(value)
+    return (
+        text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(text)} characters)"
+    )
+
 
 class RefimplError(Exception):
     """Root of everything that a role raises on purpose."""
@@ -37,7 +50,7 @@ class SettingError(UsageError):
     def __init__(
         self, *, source: str, value: object, problem: str, remedy: str
     ) -> None:
-        super().__init__(f"{source}: {value!r} {problem}; {remedy}")
+        super().__init__(f"{source}: {shown(value)} {problem}; {remedy}")
         self.source = source
         self.value = value
         self.problem = problem

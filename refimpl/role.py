@@ -13,7 +13,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
-from refimpl.errors import PortTaken, UsageError
+from refimpl.errors import PortTaken, UsageError, shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,8 +42,11 @@ def parse_address(text: str, what: str = "address") -> tuple[str, int]:
         UsageError: it is not HOST:PORT.
     """
     host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdecimal() or int(port) > 65535:
-        raise UsageError(f"{what}: {text!r} is not HOST:PORT; write e.g. 127.0.0.1:0")
+    is_port = port.isascii() and port.isdecimal() and len(port) <= 5
+    if not colon or not host or not is_port or int(port) > 65535:
+        raise UsageError(
+            f"{what}: {shown(text)} is not HOST:PORT; write e.g. 127.0.0.1:0"
+        )
     return host, int(port)
 
 
@@ -102,7 +105,9 @@ def grpc_listen(
 def listening(host: str, port: int, *, backlog: int | None = None) -> socket.socket:
     """A listening socket; the host is a name, an IPv4 address or one in brackets."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host.strip("[]"), port), family=family, backlog=backlog)
+    return socket.create_server(
+        (host.strip("[]"), port), family=family, backlog=backlog
+    )
 
 
 def announce(role: str, name: str, addresses: Mapping[str, Any]) -> None:

@@ -17,6 +17,7 @@ from dataclasses import MISSING, dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from refimpl.errors import SettingError, UsageError
+from refimpl.names import MOST_CHARACTERS, NAME_RULE, is_name, is_plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -39,6 +40,7 @@ def setting(
     choices: Sequence[str] = (),
     at_least: float | None = None,
     at_most: float | None = None,
+    named: bool = False,
 ) -> Any:
     """A dataclass field that can be set from flags, environment and file.
 
@@ -50,6 +52,7 @@ def setting(
         choices: the only words allowed.
         at_least: smallest value allowed.
         at_most: largest value allowed.
+        named: a name, which log lines, labels and paths hold; empty if the default is.
     """
     about = {
         "setting": True,
@@ -59,6 +62,7 @@ def setting(
         "choices": tuple(choices),
         "at_least": at_least,
         "at_most": at_most,
+        "named": named,
     }
     if default is MISSING:
         return dataclasses.field(metadata=about)
@@ -78,6 +82,7 @@ class Option:
     choices: tuple[str, ...]
     at_least: float | None
     at_most: float | None
+    named: bool
 
     @property
     def flag(self) -> str:
@@ -232,6 +237,13 @@ def _checked(option: Option, source: str, raw: Any) -> Any:
         value = _CONVERT[option.kind](option, raw)
     except (ValueError, TypeError):
         raise bad(f"is not {_WORDS[option.kind]}", _example(option)) from None
+    if not all(is_plain(text) for text in _texts(value)):
+        raise bad(
+            f"holds control characters, or more than {MOST_CHARACTERS} characters",
+            "write one plain line",
+        )
+    if option.named and not (is_name(value) or value == option.default == ""):
+        raise bad("is not a name", f"a name is {NAME_RULE}")
     if option.choices and value not in option.choices:
         raise bad("is not a choice", f"use one of {', '.join(option.choices)}")
     if option.at_least is not None and value < option.at_least:
@@ -239,6 +251,13 @@ def _checked(option: Option, source: str, raw: Any) -> Any:
     if option.at_most is not None and value > option.at_most:
         raise bad("is too large", f"use {option.at_most:g} or less")
     return value
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    """The texts in a value of any kind."""
+    if isinstance(value, tuple):
+        return value
+    return (value,) if isinstance(value, str) else ()
 
 
 def _to_str(_option: Option, raw: Any) -> str:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import sys
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+from refimpl.security.token import token_of_environment
 
 if TYPE_CHECKING:
     from threading import Event
@@ -208,7 +211,7 @@ def _ask(cluster: LocalCluster, name: str) -> dict[str, Any] | None:
         return None
     connection = http.client.HTTPConnection(host, int(port), timeout=_ASK_TIMEOUT_S)
     try:
-        connection.request("GET", "/state")
+        connection.request("GET", "/state", headers=_authorization())
         answer = connection.getresponse()
         document = json.loads(answer.read())
     except (OSError, http.client.HTTPException, ValueError):
@@ -216,3 +219,9 @@ def _ask(cluster: LocalCluster, name: str) -> dict[str, Any] | None:
     finally:
         connection.close()
     return document if answer.status == http.client.OK else None
+
+
+def _authorization() -> dict[str, str]:
+    """What doors ask for whose token stands in our environment, like in theirs."""
+    token = token_of_environment(os.environ)
+    return {"Authorization": token.header} if token else {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import ipaddress
 import json
 import os
 import resource
@@ -13,17 +12,20 @@ import socket
 import sys
 from typing import TYPE_CHECKING
 
+from chaos.errors import UsageError
 from chaos.proxy.fault_proxy import format_address, parse_address
 from chaos.proxy.http import HttpServer
 from chaos.proxy.loop import Loop
 from chaos.proxy.pipes import MAX_LENT, PipePool
 from chaos.proxy.server import VERSION, ProxyServer
+from chaos.proxy.token import TOKEN_VARIABLE, is_loopback, read_token
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 USAGE = 2
-TOKEN_VARIABLE = "MOONQUAKE_PROXY_TOKEN"  # noqa: S105 - the name of a variable
+#: Characters of a complaint.
+_LINE_MOST = 500
 _EPILOG = """exit codes:
   0  ended by SIGTERM, SIGINT or with its parent
   2  wrong usage: an address that is not loopback without a token, a taken port
@@ -36,12 +38,14 @@ examples:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
-    token = options.token or os.environ.get(TOKEN_VARIABLE, "")
     try:
+        token = read_token(options.token_file)
         parent = _parent(options.die_with_parent)
         listener = _listen(options.listen, guarded=bool(token))
-    except (OSError, ValueError) as error:
-        sys.stderr.write(f"chaos proxy: {error}\n")
+    except (OSError, ValueError, UsageError) as error:
+        line = " ".join(str(error).split())[:_LINE_MOST]
+        plain = "".join(letter if letter.isprintable() else "?" for letter in line)
+        sys.stderr.write(f"chaos proxy: {plain}\n")
         return USAGE
     _raise_descriptor_limit()
     _serve(listener, parent, seed=options.seed, token=token, splice=options.splice)
@@ -58,7 +62,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--listen", default="127.0.0.1:8474", metavar="HOST:PORT")
     parser.add_argument("--seed", type=int, default=0, help="of every random draw")
     parser.add_argument(
-        "--token", default="", help=f"bearer token, also {TOKEN_VARIABLE}"
+        "--token-file",
+        default="",
+        metavar="FILE",
+        help=f"holds the bearer token that callers send; else {TOKEN_VARIABLE}",
     )
     parser.add_argument(
         "--die-with-parent",
@@ -77,11 +84,13 @@ def _parser() -> argparse.ArgumentParser:
 def _listen(text: str, *, guarded: bool) -> socket.socket:
     """The API's listening socket; only loopback, unless a token guards it."""
     host, port = parse_address(text)
+    if not is_loopback(host) and not guarded:
+        raise ValueError(
+            f"{text!r} is not loopback and needs a token: set {TOKEN_VARIABLE} or "
+            "--token-file, or listen on 127.0.0.1"
+        )
     host = "127.0.0.1" if host == "localhost" else host
-    address = ipaddress.ip_address(host)
-    if not address.is_loopback and not guarded:
-        raise ValueError(f"{text} is not loopback; give --token to listen there")
-    family = socket.AF_INET6 if address.version == 6 else socket.AF_INET
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=128)
     except OSError as error:

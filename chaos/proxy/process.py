@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from chaos.errors import ProcessFailed, ProxyError
 from chaos.proxy.client import ProxyClient
+from chaos.proxy.token import read_token
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -123,7 +124,7 @@ class ProxyProcess:
         """The one client of this server: what it made, it can make again."""
         if self._client is None:
             restart = self.restart if self._again is not None else None
-            self._client = ProxyClient(self.url, restart=restart)
+            self._client = ProxyClient(self.url, token=read_token(), restart=restart)
         return self._client
 
     def restart(self) -> None:
@@ -161,7 +162,8 @@ def choose_proxy(
     """
     url = environment.get(URL_VARIABLE, "")
     if url:
-        return ProxyProcess(url.rstrip("/"), ProxyClient(url).flavour)
+        client = ProxyClient(url, token=read_token(environ=environment))
+        return ProxyProcess(url.rstrip("/"), client.flavour)
     binary = find_toxiproxy(environment)
     if binary is not None:
         return ProxyProcess.start_toxiproxy(binary, seed)

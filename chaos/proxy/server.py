@@ -8,7 +8,6 @@ instant in which a connection could slip by (Toxiproxy#148).
 
 from __future__ import annotations
 
-import hmac
 import json
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -16,6 +15,7 @@ from urllib.parse import unquote
 from chaos.proxy.fault_proxy import FaultProxy
 from chaos.proxy.http import HttpRequest, HttpResponse
 from chaos.proxy.pipes import PipePool
+from chaos.proxy.token import admits, is_loopback
 from chaos.proxy.toxics import BadToxic, Stream, parse_change, parse_toxic
 
 if TYPE_CHECKING:
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 #: The Toxiproxy release whose API this is, with our mark as build metadata.
 VERSION = "2.12.0+moonquake"
 MAX_PROXIES = 1024
+MAX_NAME = 512
+#: Characters of a value that an answer repeats.
+_TOLD = 100
 
 
 class ApiError(Exception):
@@ -82,10 +85,7 @@ class ProxyServer:
     def _authorized(self, request: HttpRequest) -> bool:
         if not self._token:
             return True
-        given = request.headers.get("authorization", "")
-        return hmac.compare_digest(
-            given.encode("latin-1"), f"Bearer {self._token}".encode()
-        )
+        return admits(self._token, request.headers.get("authorization", ""))
 
     # Routing.
 
@@ -140,7 +140,7 @@ class ProxyServer:
         if request.method != "GET":
             document = _document(request)
             proxy.update(
-                _field(document, "listen", proxy.listen),
+                self._listen(document, proxy.listen),
                 _field(document, "upstream", proxy.upstream),
                 enabled=_flag(document, "enabled", default=proxy.enabled),
             )
@@ -190,6 +190,21 @@ class ProxyServer:
             raise ApiError("proxy already exists", 409)
         return self._open(document, name, upstream, toxics)
 
+    def _listen(self, document: Mapping[str, Any], default: str) -> str:
+        """Where a proxy shall listen: an API without a token opens nothing wider.
+
+        A door that any user of the host may use must not open the way to what only
+        listens on loopback.
+        """
+        listen = _field(document, "listen", default)
+        host = listen.rpartition(":")[0]
+        if host and not self._token and not is_loopback(host):
+            problem = (
+                f"listen {listen[:_TOLD]!r} is not loopback and needs an API token"
+            )
+            raise ApiError(problem, 403)
+        return listen
+
     def _open(
         self,
         document: Mapping[str, Any],
@@ -198,6 +213,8 @@ class ProxyServer:
         toxics: Iterable[Toxic],
     ) -> FaultProxy:
         """Makes a proxy with its toxics on before its listener opens."""
+        if len(name) > MAX_NAME:
+            raise ApiError(f"name has more than {MAX_NAME} characters", 400)
         if len(self.proxies) >= MAX_PROXIES:
             raise ApiError(f"more than {MAX_PROXIES} proxies", 500)
         proxy = FaultProxy(
@@ -205,7 +222,7 @@ class ProxyServer:
             pipes=self._pipes,
             seed=self._seed,
             name=name,
-            listen=_field(document, "listen", ""),
+            listen=self._listen(document, ""),
             upstream=upstream,
         )
         try:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from chaos.proxy.token import read_token
 from chaos.safety.identity import send_signal, wait_until
 from chaos.safety.ledger import LedgerView, ledgers, state_directory
 from chaos.safety.locks import lock_domain, remove_stale_locks
@@ -139,7 +140,9 @@ def _remove_proxy(run: str, url: str, name: str) -> Action:
     address = f"{url.rstrip('/')}/proxies/{urllib.parse.quote(name)}"
     if not address.startswith(("http://", "https://")):
         return Action(run=run, what=what, done=False, detail="not an http address")
-    request = urllib.request.Request(address, method="DELETE")  # noqa: S310
+    token = read_token()
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    request = urllib.request.Request(address, headers=headers, method="DELETE")  # noqa: S310
     try:
         with urllib.request.urlopen(request, timeout=_PROXY_DEADLINE_S):  # noqa: S310
             return Action(run=run, what=what, done=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import secrets
 import signal
 import time
@@ -130,7 +131,9 @@ class RefimplCluster:
         self._layout = Layout(spec=spec, address=target.address, proxied=not on_hosts)
         self._layout.check()
         target.prepare(spec)
-        self._token = secrets.token_hex(16) if on_hosts else ""
+        # Roles here inherit our environment: a token in it is asked for by their doors.
+        inherited = os.environ.get(_ROLE_TOKEN, "")
+        self._token = secrets.token_hex(16) if on_hosts else inherited
         self._links = tuple(
             dataclasses.replace(link, greeting=_GREETINGS[link.plane])
             for link in self._layout.links()
@@ -526,7 +529,10 @@ class RefimplCluster:
     def _control(self, engine: str, **asked: Any) -> dict[str, Any]:
         message = pool_pb2.Json(text=json.dumps(asked))
         answer = self._engine(engine).Control(
-            message, timeout=_CALL_TIMEOUT_S, wait_for_ready=True
+            message,
+            timeout=_CALL_TIMEOUT_S,
+            wait_for_ready=True,
+            metadata=[("authorization", f"Bearer {self._token}")] * bool(self._token),
         )
         document: dict[str, Any] = json.loads(answer.text)
         if "error" in document:

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from refimpl.client.buffers import Buffers, Keys
     from refimpl.core.rails import Topology
     from refimpl.core.segments import SegmentInfo
+    from refimpl.security.secret import Secret
+    from refimpl.security.tls import Tls
     from refimpl.transfer.cancel import Cancel
 
 _LOG: Final = logging.getLogger(__name__)
@@ -53,6 +55,8 @@ class PoolClient:
         clock: monotonic seconds.
         topology: NICs by storage location, to choose near rails first.
         location: where this process's buffers are, "cpu:0".
+        tls: certificates of the line to the master (`refimpl.security.tls.load_tls`).
+        data_secret: what stores and this client prove to each other.
     """
 
     def __init__(
@@ -65,15 +69,19 @@ class PoolClient:
         clock: Callable[[], float] = time.monotonic,
         topology: Topology | None = None,
         location: str = "*",
+        tls: Tls | None = None,
+        data_secret: Secret | None = None,
     ) -> None:
         self._settings = settings or ClientSettings()
         self._failpoints = failpoints or Failpoints()
         self._clock = clock
         self._host_id = host_id
         self._client = secrets.randbits(63) | 1
-        self._rpc = MasterRpc(master, self._settings, clock)
+        self._rpc = MasterRpc(master, self._settings, clock, tls=tls)
         rails = Rails(self._settings.rails, topology=topology, location=location)
-        self._engine = TransferEngine(self._settings.transfer, clock, rails=rails)
+        self._engine = TransferEngine(
+            self._settings.transfer, clock, rails=rails, secret=data_secret
+        )
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
         self._names: dict[int, str] = {}

@@ -14,11 +14,13 @@ from refimpl.core.codes import Code
 from refimpl.core.segments import SegmentInfo
 from refimpl.proto import pool_pb2, pool_pb2_grpc
 from refimpl.role import GRPC_OPTIONS
+from refimpl.security.tls import open_channel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from refimpl.client.settings import ClientSettings
+    from refimpl.security.tls import Tls
     from refimpl.transfer.cancel import Cancel
 
 _WAITERS: Final = 16
@@ -42,12 +44,17 @@ class MasterRpc:
     """A channel that outlives restarts of the master."""
 
     def __init__(
-        self, address: str, settings: ClientSettings, clock: Callable[[], float]
+        self,
+        address: str,
+        settings: ClientSettings,
+        clock: Callable[[], float],
+        *,
+        tls: Tls | None = None,
     ) -> None:
         self._clock = clock
         self._waiters = ThreadPoolExecutor(_WAITERS, thread_name_prefix="lookup")
         self._sent: set[Any] = set()
-        self._channel = grpc.insecure_channel(address, options=_options(settings))
+        self._channel = open_channel(address, _options(settings), tls)
         self.stub = pool_pb2_grpc.MasterStub(self._channel)  # type: ignore[no-untyped-call]
 
     def close(self) -> None:

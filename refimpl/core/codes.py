@@ -37,6 +37,8 @@ class Code(IntEnum):
     REPLICA_IS_GONE = -712
     TRANSFER_FAIL = -800
     CHECKSUM_MISMATCH = -801
+    NOT_AUTHENTICATED = -802
+    """Ours alone: a peer of the data plane did not prove that it knows the secret."""
     RPC_FAIL = -900
     RPC_TIMEOUT = -901
     UNAVAILABLE_IN_CURRENT_STATUS = -1010

@@ -22,13 +22,21 @@ from refimpl.engine.cache_metrics import CacheCollector
 from refimpl.engine.engine import Engine, ModelSettings
 from refimpl.engine.ledger import LedgerCollector
 from refimpl.engine.levers import EngineLevers
-from refimpl.engine.service import EngineService
+from refimpl.engine.service import ControlGuard, EngineService
 from refimpl.engine.settings import hicache_settings
 from refimpl.failpoints import Failpoints
 from refimpl.hicache import HiCache
 from refimpl.hicache.storage.pool import PoolStorage
 from refimpl.proto import pool_pb2_grpc
-from refimpl.role import announce, grpc_listen, grpc_server, stop_on_signals
+from refimpl.role import (
+    announce,
+    grpc_listen,
+    grpc_server,
+    parse_address,
+    stop_on_signals,
+)
+from refimpl.security.options import data_secret_of, tls_of
+from refimpl.security.token import is_loopback, read_token
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -92,6 +100,7 @@ class EngineProcess:
     def _build(self, stack: ExitStack) -> None:
         """Takes ports and builds the parts; `stack` ends them, last made first."""
         settings = self._settings
+        self._token = read_token(settings.token_file)
         client = self._client()
         stack.callback(client.close)
         cache_settings = hicache_settings(settings)
@@ -127,11 +136,17 @@ class EngineProcess:
             self._failpoints,
             levers.state,
             {"settings": levers.settings},
+            token=self._token,
         )
         stack.callback(self._admin.close)
-        self._listen(EngineService(engine, levers))
+        self._listen(EngineService(engine, levers, self._guard()))
         stack.callback(self._stop_serving, engine)
         stack.callback(self._failpoints.clear)
+
+    def _guard(self) -> ControlGuard:
+        """Who may pull at levers: off loopback nobody without the token."""
+        host, _ = parse_address(self._settings.listen, "the gRPC service (--listen)")
+        return ControlGuard(token=self._token, open_door=is_loopback(host))
 
     def _client(self) -> PoolClient:
         settings = self._settings
@@ -140,6 +155,8 @@ class EngineProcess:
             host_id=settings.host_id,
             settings=ClientSettings().scaled(settings.time_scale),
             failpoints=self._failpoints,
+            tls=tls_of(settings, "client"),
+            data_secret=data_secret_of(settings.data_secret_file),
         )
 
     def _listen(self, service: EngineService) -> None:

@@ -9,13 +9,17 @@
 | `{"op": "flush", "tiers": ["l1", "l2"]}` | empties local tiers |
 | `{"op": "breaker", "force": "open" or "none"}` | local-only, or back to normal |
 | `{"op": "reset"}` | empty tiers, breaker closed, counters zero |
+
+An engine with an admin token asks for it here too, as metadata `authorization`.
 """
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
+import grpc
 import numpy as np
 
 from refimpl.core.codes import Code
@@ -25,9 +29,13 @@ from refimpl.proto import pool_pb2, pool_pb2_grpc
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    import grpc
-
     from refimpl.engine.engine import Engine, Served
+    from refimpl.security.token import Token
+
+_NO_ENTRY: Final = (
+    "Control asks for the metadata `authorization: Bearer TOKEN`; an engine off "
+    "loopback without a token (REFIMPL_TOKEN, --token-file) has no Control"
+)
 
 
 class Levers(Protocol):
@@ -40,11 +48,32 @@ class Levers(Protocol):
     def reset(self) -> None: ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlGuard:
+    """Who may use `Control`: it is an admin door like the one over HTTP."""
+
+    token: Token | None = None
+    open_door: bool = True
+    """Whether callers need nothing where there is no token: on loopback."""
+
+    def admits(self, context: grpc.ServicerContext) -> bool:
+        """Whether a call carries what it needs, as metadata `authorization`."""
+        if self.token is None:
+            return self.open_door
+        for name, value in context.invocation_metadata():
+            if name == "authorization":
+                return self.token.admits(value)
+        return False
+
+
 class EngineService(pool_pb2_grpc.EngineServicer):
     """Translates messages; knows nothing of its own."""
 
-    def __init__(self, engine: Engine, levers: Levers) -> None:
+    def __init__(
+        self, engine: Engine, levers: Levers, guard: ControlGuard | None = None
+    ) -> None:
         self._engine = engine
+        self._guard = guard or ControlGuard()
         self._ops = _ops(levers)
 
     def Prefill(
@@ -75,6 +104,8 @@ class EngineService(pool_pb2_grpc.EngineServicer):
         self, request: pool_pb2.Json, context: grpc.ServicerContext
     ) -> pool_pb2.Json:
         """One operation for a harness."""
+        if not self._guard.admits(context):
+            return context.abort(grpc.StatusCode.UNAUTHENTICATED, _NO_ENTRY)
         try:
             asked = json.loads(request.text)
             answer = self._ops[asked["op"]](asked)

@@ -7,6 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from refimpl.role import parse_address
+from refimpl.security.options import (
+    data_secret_file,
+    tls_file,
+    tls_server_name,
+    token_file,
+)
 from refimpl.settings import setting
 
 if TYPE_CHECKING:
@@ -22,10 +28,20 @@ LAYOUT = "page_first"
 class EngineSettings:
     """Flags, environment and file of `refimpl engine`; durations at factor 1."""
 
-    name: str = setting("engine-0", "name of this engine")
-    host_id: str = setting("", "host it runs on: puts go to stores there first")
+    name: str = setting("engine-0", "name of this engine", named=True)
+    host_id: str = setting(
+        "", "host it runs on: puts go to stores there first", named=True
+    )
     listen: str = setting("127.0.0.1:0", "HOST:PORT of the gRPC service Engine")
-    admin_listen: str = setting("127.0.0.1:0", "HOST:PORT of the admin HTTP, loopback")
+    admin_listen: str = setting(
+        "127.0.0.1:0", "HOST:PORT of the admin HTTP; loopback or a token"
+    )
+    token_file: str = token_file()
+    tls_cert: str = tls_file("this engine's certificate")
+    tls_key: str = tls_file("its private key")
+    tls_ca: str = tls_file("the CA that signs the master")
+    tls_server_name: str = tls_server_name()
+    data_secret_file: str = data_secret_file()
     master: str = setting("127.0.0.1:50051", "HOST:PORT of the master; may come later")
     time_scale: float = setting(1.0, "factor on every duration", at_least=1e-4)
     seed: int = setting(0, "of jitter and dice; nothing secret")

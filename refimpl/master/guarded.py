@@ -46,11 +46,15 @@ class GuardedPool:
         with self._lock:
             yield self._pool, self.clock()
 
-    def mount(self, segment: SegmentInfo, client: int) -> Code:
-        """Mounts; a client that mounts is a known one from then on."""
+    def mount(self, segment: SegmentInfo, client: int, beat_key: bytes = b"") -> Code:
+        """Mounts; a client that mounts is a known one from then on.
+
+        `beat_key` is what its heartbeats are signed with, where they are.
+        """
         with self.locked() as (pool, now):
             code = pool.mount(segment, client, now)
             if code == Code.OK:
+                self._beats.admit(client, beat_key)
                 self._publish()
         return code
 

@@ -7,12 +7,22 @@ bytecode operations. The maintenance thread drains that dict into the pool.
 
 Wire, little-endian. Request `<8sQQ`: magic, client, sequence. Answer `<8sQBQ`: magic,
 client, status (0 known, 1 NEED_REMOUNT), view. Anything else closes the connection.
+
+Under mutual TLS beats are signed, with the key that the client mounted with (it came
+over TLS). The door greets each connection with `<8s16s>`: `MQHEART2`, a fresh nonce.
+Request `<8sQQ32s>` and answer `<8sQBQ32s>` are those above with `MQHEART2` and, last,
+an HMAC-SHA256 over the nonce and all their numbers. Sequences rise in a connection, so
+neither a recorded beat nor a recorded answer is good elsewhere or twice. A client that
+is not known has no key here: its NEED_REMOUNT is not signed. A store asks the master
+itself, over TLS, before it believes one.
 """
 
 from __future__ import annotations
 
 import errno
+import hmac
 import resource
+import secrets
 import selectors
 import socket
 import struct
@@ -27,10 +37,16 @@ if TYPE_CHECKING:
 MAGIC: Final = b"MQHEART1"
 REQUEST: Final = struct.Struct("<8sQQ")
 REPLY: Final = struct.Struct("<8sQBQ")
+SIGNED_MAGIC: Final = b"MQHEART2"
+GREETING: Final = struct.Struct("<8s16s")
+SIGNED_REQUEST: Final = struct.Struct("<8sQQ32s")
+SIGNED_REPLY: Final = struct.Struct("<8sQBQ32s")
+KEY_BYTES: Final = 32
 STATUS_OK: Final = 0
 STATUS_NEED_REMOUNT: Final = 1
 
 _NO_ROOM: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+_NO_MAC: Final = bytes(32)
 _READ_BYTES = 4096
 _POLL_S = 0.2
 """How often silent connections are looked for; the machine's patience, never scaled."""
@@ -47,12 +63,26 @@ class Beats:
         self._known: frozenset[int] = frozenset()
         self._heard: dict[int, float] = {}
         self._drained: dict[int, float] = {}
+        self._keys: dict[int, bytes] = {}
         self.answered = 0
         self.refused = 0
+        self.forged = 0
+        """Signed beats whose signature or sequence was wrong."""
+
+    def admit(self, client: int, key: bytes) -> None:
+        """Keeps the key of a client that is about to be published as known."""
+        if key:
+            self._keys[client] = key
+
+    def key_of(self, client: int) -> bytes | None:
+        """What the client's beats are signed with; None when it is not known."""
+        return self._keys.get(client)
 
     def publish(self, known: frozenset[int]) -> None:
         """Makes `known` the clients whose beats are answered with OK."""
         self._known = known
+        for client in self._keys.keys() - known:
+            del self._keys[client]
 
     def beat(self, client: int, now: float) -> bool:
         """Records a beat; False tells the client to mount again."""
@@ -91,6 +121,8 @@ class _Peer:
     sock: socket.socket
     heard_at: float
     pending: bytes = b""
+    nonce: bytes = b""
+    sequence: int = 0
 
 
 class HeartbeatServer:
@@ -102,6 +134,7 @@ class HeartbeatServer:
         view: number of this master's term, in every answer.
         clock: seconds, like `time.monotonic`.
         settings: bounds.
+        signed: whether beats are signed; others are refused then.
     """
 
     def __init__(
@@ -112,11 +145,15 @@ class HeartbeatServer:
         view: int,
         clock: Callable[[], float],
         settings: HeartbeatSettings | None = None,
+        signed: bool = False,
     ) -> None:
         self._listener = listener
         self._beats = beats
         self._view = view
         self._clock = clock
+        self._signed = signed
+        self._magic = SIGNED_MAGIC if signed else MAGIC
+        self._request = SIGNED_REQUEST if signed else REQUEST
         self._settings = settings or HeartbeatSettings()
         self._most = min(self._settings.max_connections, _descriptors() // 2)
         self._peers: dict[int, _Peer] = {}
@@ -188,6 +225,9 @@ class HeartbeatServer:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         peer = _Peer(sock=sock, heard_at=self._clock())
+        if self._signed:
+            peer.nonce = secrets.token_bytes(16)
+            _send_all(sock, GREETING.pack(SIGNED_MAGIC, peer.nonce))
         self._peers[sock.fileno()] = peer
         selector.register(sock, selectors.EVENT_READ, peer)
 
@@ -207,16 +247,17 @@ class HeartbeatServer:
         if not data:
             return False
         data = peer.pending + data
-        whole = len(data) - len(data) % REQUEST.size
+        whole = len(data) - len(data) % self._request.size
         peer.pending = data[whole:]
-        replies = self._replies(data[:whole])
-        if replies is None or not MAGIC.startswith(peer.pending[: len(MAGIC)]):
+        answer = self._signed_replies if self._signed else self._replies
+        replies = answer(peer, data[:whole])
+        if replies is None or not self._magic.startswith(peer.pending[:8]):
             return False
         if replies:
             peer.heard_at = self._clock()
         return _send_all(peer.sock, replies)
 
-    def _replies(self, beats: bytes) -> bytes | None:
+    def _replies(self, _peer: _Peer, beats: bytes) -> bytes | None:
         """Answers to whole beats, or None when one is malformed."""
         now = self._clock()
         replies = []
@@ -228,6 +269,31 @@ class HeartbeatServer:
             replies.append(REPLY.pack(MAGIC, client, status, self._view))
         return b"".join(replies)
 
+    def _signed_replies(self, peer: _Peer, beats: bytes) -> bytes | None:
+        """The same of signed beats; None also for a signature that is not good."""
+        now = self._clock()
+        replies = []
+        for magic, client, sequence, mac in SIGNED_REQUEST.iter_unpack(beats):
+            if magic != SIGNED_MAGIC:
+                return None
+            key = self._beats.key_of(client)
+            if key is None:
+                self._beats.refused += 1
+                status, signature = STATUS_NEED_REMOUNT, _NO_MAC
+            elif not _is_genuine(peer, key, client, sequence, mac):
+                self._beats.forged += 1
+                return None
+            else:
+                peer.sequence = sequence
+                known = self._beats.beat(client, now)
+                status = STATUS_OK if known else STATUS_NEED_REMOUNT
+                text = reply_text(peer.nonce, client, sequence, status, self._view)
+                signature = hmac.digest(key, text, "sha256")
+            replies.append(
+                SIGNED_REPLY.pack(SIGNED_MAGIC, client, status, self._view, signature)
+            )
+        return b"".join(replies)
+
     def _reap(self, selector: selectors.BaseSelector, now: float) -> None:
         limit = now - self._settings.idle_s
         for peer in [p for p in self._peers.values() if p.heard_at < limit]:
@@ -237,6 +303,26 @@ class HeartbeatServer:
         self._peers.pop(peer.sock.fileno(), None)
         selector.unregister(peer.sock)
         peer.sock.close()
+
+
+def request_text(nonce: bytes, client: int, sequence: int) -> bytes:
+    """What the signature of a beat is over."""
+    return struct.pack("<8s16sQQ", b"beat", nonce, client, sequence)
+
+
+def reply_text(
+    nonce: bytes, client: int, sequence: int, status: int, view: int
+) -> bytes:
+    """What the signature of an answer is over."""
+    return struct.pack("<8s16sQQBQ", b"answer", nonce, client, sequence, status, view)
+
+
+def _is_genuine(
+    peer: _Peer, key: bytes, client: int, sequence: int, mac: bytes
+) -> bool:
+    text = request_text(peer.nonce, client, sequence)
+    signature = hmac.digest(key, text, "sha256")
+    return hmac.compare_digest(signature, mac) and sequence > peer.sequence
 
 
 def _descriptors() -> int:

@@ -94,6 +94,7 @@ class Pages:
         return {
             "master_ping_requests_total": self.beats.answered + self.beats.refused,
             "master_ping_failures_total": self.beats.refused,
+            "master_ping_forged_total": self.beats.forged,
             "master_maintenance_slices_total": self.maintenance.slices,
             "master_maintenance_failures_total": self.maintenance.failures,
             "master_maintenance_longest_slice_seconds": (

@@ -6,7 +6,6 @@ import gc
 import logging
 import os
 import random
-import socket
 import sys
 import time
 from contextlib import ExitStack
@@ -33,19 +32,24 @@ from refimpl.role import (
     announce,
     grpc_listen,
     grpc_server,
+    listening,
     parse_address,
     port_taken,
     stop_on_signals,
 )
+from refimpl.security.options import tls_of
+from refimpl.security.token import read_token
 from refimpl.settings import in_real_time
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable
     from types import TracebackType
 
     import grpc
 
     from refimpl.master.settings import MasterSettings
+    from refimpl.security.token import Token
 
 _SERVICE: Final = pool_pb2.DESCRIPTOR.services_by_name["Master"].full_name
 _SWITCH_INTERVAL_S: Final = 0.001
@@ -93,11 +97,13 @@ class Master:
         settings: at factor 1, as the operator wrote them.
 
     Raises:
-        UsageError: an address is bad or taken.
+        UsageError: an address is bad or taken, a token or a TLS file is no good.
     """
 
     def __init__(self, settings: MasterSettings) -> None:
         self._settings = settings
+        self._tls = tls_of(settings, "server")
+        self._token = read_token(settings.token_file)
         self._failpoints = Failpoints.from_env()
         self._clock = Clock(self._failpoints)
         self._beats = Beats()
@@ -140,7 +146,7 @@ class Master:
         )
         registry = CollectorRegistry()
         registry.register(pages)
-        self._admin = _admin(settings, registry, self._failpoints, pages)
+        self._admin = _admin(settings, registry, self._failpoints, pages, self._token)
         stack.callback(self._admin.close)
         listener = _listener(settings.heartbeat_listen)
         self._heartbeat = HeartbeatServer(
@@ -149,11 +155,16 @@ class Master:
             view=view,
             clock=self._clock,
             settings=HeartbeatSettings(idle_s=3 * real.client_ttl_s),
+            signed=self._tls is not None,
         )
         stack.callback(self._heartbeat.stop)
         stack.callback(self._maintenance.stop)
         service = MasterService(
-            self._shared, self._failpoints, metrics, lease_s=real.default_kv_lease_ttl_s
+            self._shared,
+            self._failpoints,
+            metrics,
+            lease_s=real.default_kv_lease_ttl_s,
+            signed_beats=self._tls is not None,
         )
         self.server = grpc_server(threads=settings.rpc_threads)
         stack.callback(self._stop_server)
@@ -163,7 +174,10 @@ class Master:
         _add_standard_services(self.server, self._health)
         self.addresses = {
             "listen": grpc_listen(
-                self.server, settings.listen, "the gRPC service (--listen)"
+                self.server,
+                settings.listen,
+                "the gRPC service (--listen)",
+                tls=self._tls,
             ),
             **self._listen_to_operators(),
             "heartbeat": _address_of(listener),
@@ -195,6 +209,7 @@ def _admin(
     registry: CollectorRegistry,
     failpoints: Failpoints,
     pages: Pages,
+    token: Token | None,
 ) -> AdminServer:
     try:
         return AdminServer(
@@ -208,6 +223,7 @@ def _admin(
                 "get_all_segments": pages.segment_names,
                 "conservation": pages.conservation,
             },
+            token=token,
         )
     except PortTaken as error:
         what = "the admin door (--admin-listen)"
@@ -225,14 +241,14 @@ def _listener(listen: str) -> socket.socket:
     what = "the heartbeats (--heartbeat-listen)"
     host, port = parse_address(listen, what)
     try:
-        return socket.create_server((host, port), backlog=_BACKLOG)
+        return listening(host, port, backlog=_BACKLOG)
     except OSError as error:
         raise port_taken(error, what, listen) from error
 
 
 def _address_of(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
-    return f"{host}:{port}"
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _add_standard_services(

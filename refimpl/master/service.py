@@ -18,6 +18,8 @@ from refimpl.core.codes import Code
 from refimpl.core.objects import REPLICAS_MAX
 from refimpl.master.columns import BadRequest, column_of, keys_of
 from refimpl.master.directory import from_message, to_message
+from refimpl.master.heartbeat import KEY_BYTES
+from refimpl.names import NAME_RULE, is_name, is_plain
 from refimpl.proto import pool_pb2, pool_pb2_grpc
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 _LOG: Final = logging.getLogger(__name__)
 _PINS: Final = ("", "soft", "hard")
 _MOST_PARTS: Final = 64
+_MOST_RAILS: Final = 64
 
 
 def _answers(call: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -69,6 +72,7 @@ class MasterService(pool_pb2_grpc.MasterServicer):
         failpoints: `master.lookup`, `master.put_start`, `master.put_end` and defects.
         metrics: counts every call.
         lease_s: how long a lookup keeps what it found, in real seconds.
+        signed_beats: whether who mounts has to bring a key for its heartbeats.
     """
 
     def __init__(
@@ -78,11 +82,13 @@ class MasterService(pool_pb2_grpc.MasterServicer):
         metrics: CallMetrics,
         *,
         lease_s: float,
+        signed_beats: bool = False,
     ) -> None:
         self._shared = shared
         self._failpoints = failpoints
         self.metrics = metrics
         self._lease_ms = int(lease_s * 1000)
+        self._key_bytes = KEY_BYTES if signed_beats else 0
 
     @_answers("batch_get_replica_list")
     def Lookup(self, request: pool_pb2.LookupRequest) -> pool_pb2.LookupResponse:
@@ -223,10 +229,19 @@ class MasterService(pool_pb2_grpc.MasterServicer):
         segment = from_message(request.segment)
         _require(segment.id != 0, "segment.id is 0, which means none")
         _require(segment.size > 0, "segment.size is 0")
-        _require(bool(segment.name), "segment.name is empty")
+        _require(is_name(segment.name), f"segment.name is not {NAME_RULE}")
+        _require(is_name(segment.host_id or "-"), f"segment.host_id is not {NAME_RULE}")
         _require(bool(segment.rails), "segment.rails is empty: nobody could read it")
+        _require(len(segment.rails) <= _MOST_RAILS, f"rails are above {_MOST_RAILS}")
+        for name, address in segment.rails:
+            _require(is_name(name), f"the name of a rail is not {NAME_RULE}")
+            _require(is_plain(address), "the address of a rail is not HOST:PORT")
+        key = request.beat_key if self._key_bytes else b""
+        _require(
+            len(key) == self._key_bytes, f"beat_key has not {self._key_bytes} bytes"
+        )
         return self._status(
-            "mount_segment", self._shared.mount(segment, request.client)
+            "mount_segment", self._shared.mount(segment, request.client, key)
         )
 
     @_answers("unmount_segment")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from refimpl.core.pool_settings import STRATEGIES, PoolSettings
+from refimpl.security.options import tls_file, token_file
 from refimpl.settings import setting
 
 _TICK_S = 1.0
@@ -15,15 +16,20 @@ _TICK_S = 1.0
 class MasterSettings:
     """What an operator may choose. Durations are seconds at factor 1."""
 
-    name: str = setting("master", "name in the ready line")
+    name: str = setting("master", "name in the ready line", named=True)
     listen: str = setting("127.0.0.1:50051", "HOST:PORT of the gRPC service")
     management_listen: str = setting(
         "", "a second HOST:PORT of the gRPC service, on a network for operators"
     )
     heartbeat_listen: str = setting("127.0.0.1:50052", "HOST:PORT of the heartbeats")
     admin_listen: str = setting(
-        "127.0.0.1:9003", "HOST:PORT of metrics, state and failpoints; loopback only"
+        "127.0.0.1:9003",
+        "HOST:PORT of metrics, state and failpoints; loopback or a token",
     )
+    token_file: str = token_file()
+    tls_cert: str = tls_file("the master's certificate")
+    tls_key: str = tls_file("its private key")
+    tls_ca: str = tls_file("the CA that signs stores and clients")
     allocation_strategy: str = setting(
         "local_first", "where new objects go", choices=STRATEGIES
     )

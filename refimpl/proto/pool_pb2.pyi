@@ -139,12 +139,14 @@ class RemoveRequest(_message.Message):
     def __init__(self, keys: _Optional[bytes] = ..., force: _Optional[bool] = ..., all: _Optional[bool] = ...) -> None: ...
 
 class MountRequest(_message.Message):
-    __slots__ = ("segment", "client")
+    __slots__ = ("segment", "client", "beat_key")
     SEGMENT_FIELD_NUMBER: _ClassVar[int]
     CLIENT_FIELD_NUMBER: _ClassVar[int]
+    BEAT_KEY_FIELD_NUMBER: _ClassVar[int]
     segment: Segment
     client: int
-    def __init__(self, segment: _Optional[_Union[Segment, _Mapping]] = ..., client: _Optional[int] = ...) -> None: ...
+    beat_key: bytes
+    def __init__(self, segment: _Optional[_Union[Segment, _Mapping]] = ..., client: _Optional[int] = ..., beat_key: _Optional[bytes] = ...) -> None: ...
 
 class UnmountRequest(_message.Message):
     __slots__ = ("id", "client", "grace_s")

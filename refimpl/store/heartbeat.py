@@ -7,7 +7,9 @@ pulse. The kernel kills it together with the parent.
 
 Run as `python -S -E heartbeat.py --parent PID --address HOST:PORT --client N
 --interval-s S --timeout-s S`. Every change goes to stdout, a line each: `known`,
-`remount` (the master does not know us: mount again), `lost` (no answer).
+`remount` (the master does not know us: mount again), `lost` (no answer). A line on
+stdin is the key, in hex, that beats are signed with, and without it they are not; the
+wire stands in `refimpl/master/heartbeat.py`.
 """
 
 from __future__ import annotations
@@ -23,6 +25,10 @@ import time
 MAGIC = b"MQHEART1"
 REQUEST = struct.Struct("<8sQQ")
 REPLY = struct.Struct("<8sQBQ")
+SIGNED_MAGIC = b"MQHEART2"
+GREETING = struct.Struct("<8s16s")
+SIGNED_REQUEST = struct.Struct("<8sQQ32s")
+SIGNED_REPLY = struct.Struct("<8sQBQ32s")
 _PR_SET_PDEATHSIG = 1
 _STOPPED = frozenset("TtZX")
 
@@ -30,7 +36,15 @@ _STOPPED = frozenset("TtZX")
 class Heart:
     """One beat at a time over a connection that is renewed after any trouble."""
 
-    def __init__(self, address: tuple[str, int], client: int, timeout_s: float) -> None:
+    def __init__(
+        self,
+        address: tuple[str, int],
+        client: int,
+        timeout_s: float,
+        key: bytes = b"",
+    ) -> None:
+        self._key = key
+        self._nonce = b""
         self._address = address
         self._client = client
         self._timeout_s = timeout_s
@@ -44,15 +58,47 @@ class Heart:
             if self._sock is None:
                 self._sock = socket.create_connection(self._address, self._timeout_s)
                 self._sock.settimeout(self._timeout_s)
-            self._sock.sendall(REQUEST.pack(MAGIC, self._client, self._sequence))
-            magic, client, status, _view = REPLY.unpack(self._receive(self._sock))
+                self._nonce = self._greeted(self._sock) if self._key else b""
+            said = self._signed(self._sock) if self._key else self._plain(self._sock)
         except (OSError, struct.error):
+            said = "lost"
+        if said == "lost":
             self.close()
-            return "lost"
+        return said
+
+    def _plain(self, sock: socket.socket) -> str:
+        sock.sendall(REQUEST.pack(MAGIC, self._client, self._sequence))
+        magic, client, status, _view = REPLY.unpack(self._receive(sock))
         if magic != MAGIC or client != self._client:
-            self.close()
             return "lost"
         return "remount" if status else "known"
+
+    def _greeted(self, sock: socket.socket) -> bytes:
+        """The nonce of this connection."""
+        magic, nonce = GREETING.unpack(self._receive(sock, GREETING.size))
+        if magic != SIGNED_MAGIC:
+            raise ConnectionAbortedError("no door for signed beats")
+        return bytes(nonce)
+
+    def _signed(self, sock: socket.socket) -> str:
+        """A beat and its answer; a "known" counts only with a good signature."""
+        import hmac  # only here: it costs more than the rest of this process
+
+        head = struct.pack("<QQ", self._client, self._sequence)
+        mac = hmac.digest(self._key, b"beat\0\0\0\0" + self._nonce + head, "sha256")
+        sock.sendall(
+            SIGNED_REQUEST.pack(SIGNED_MAGIC, self._client, self._sequence, mac)
+        )
+        answer = SIGNED_REPLY.unpack(self._receive(sock, SIGNED_REPLY.size))
+        magic, client, status, view, mac = answer
+        if magic != SIGNED_MAGIC or client != self._client:
+            return "lost"
+        if status:
+            return "remount"
+        tail = struct.pack("<BQ", status, view)
+        text = b"answer\0\0" + self._nonce + head + tail
+        is_good = hmac.compare_digest(hmac.digest(self._key, text, "sha256"), mac)
+        return "known" if is_good else "lost"
 
     def close(self) -> None:
         """Ends the connection: a late answer must not be taken for the next."""
@@ -60,10 +106,10 @@ class Heart:
             self._sock.close()
             self._sock = None
 
-    def _receive(self, sock: socket.socket) -> bytes:
+    def _receive(self, sock: socket.socket, size: int = REPLY.size) -> bytes:
         data = b""
-        while len(data) < REPLY.size:
-            some = sock.recv(REPLY.size - len(data))
+        while len(data) < size:
+            some = sock.recv(size - len(data))
             if not some:
                 raise ConnectionResetError("closed by the master")
             data += some
@@ -100,7 +146,10 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     host, _, port = options["--address"].rpartition(":")
     heart = Heart(
-        (host, int(port)), int(options["--client"]), float(options["--timeout-s"])
+        (host.strip("[]"), int(port)),
+        int(options["--client"]),
+        float(options["--timeout-s"]),
+        bytes.fromhex(sys.stdin.readline().strip()),
     )
     _run(heart, parent, found[1], float(options["--interval-s"]))
     return 0

@@ -21,6 +21,8 @@ from refimpl.admin import AdminServer
 from refimpl.clock import Clock
 from refimpl.failpoints import Failpoints
 from refimpl.role import STOP_SIGNALS, announce, ignore_signals
+from refimpl.security.options import data_secret_of, tls_of
+from refimpl.security.token import read_token
 from refimpl.settings import in_real_time
 from refimpl.store.memory import SegmentMemory, pin_to_node, require_memory
 from refimpl.store.pulse import Pulse
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
     from refimpl.store.settings import StoreSettings
 
 _LOG: Final = logging.getLogger(__name__)
+_KEY_BYTES: Final = 32
+"""Of the key that heartbeats are signed with."""
 _PINGS_TO_MOUNT: Final = 5
 """Ping intervals that the ready line waits for the first mount."""
 _LAST_READS_S: Final = 5.0
@@ -93,6 +97,8 @@ class Store:
         self.settings = in_real_time(settings)
         self.failpoints = Failpoints.from_env()
         segment = new_segment_id()
+        tls = tls_of(settings, "client")
+        beat_key = secrets.token_bytes(_KEY_BYTES) if tls else b""
         with ExitStack() as stack:
             self.server = DataServer(
                 segment,
@@ -100,13 +106,19 @@ class Store:
                 self.failpoints,
                 max_connections=settings.max_connections,
                 idle_s=self.settings.idle_s,
+                secret=data_secret_of(settings.data_secret_file),
             )
             stack.callback(self.server.close)
             require_memory(settings.size)
             registry = CollectorRegistry()
             registry.register(_StoreMetrics(self.server))
             self.admin = AdminServer(
-                settings.admin_listen, "store", registry, self.failpoints, self.state
+                settings.admin_listen,
+                "store",
+                registry,
+                self.failpoints,
+                self.state,
+                token=read_token(settings.token_file),
             )
             stack.callback(self.admin.close)
             self.cpus = pin_to_node(settings.numa_node)
@@ -123,9 +135,14 @@ class Store:
             segment=segment,
             client=secrets.randbits(63) | 1,
             clock=Clock(self.failpoints),
+            tls=tls,
+            beat_key=beat_key,
         )
         self.pulse = Pulse(
-            self.settings, self.registration.client, self.registration.remount
+            self.settings,
+            self.registration.client,
+            self.registration.remount,
+            key=beat_key,
         )
 
     @property
@@ -204,6 +221,16 @@ class Store:
         }
 
 
+_COUNTED: Final = (
+    "bytes_in",
+    "bytes_out",
+    "requests",
+    "errors",
+    "refused",
+    "not_authenticated",
+)
+
+
 class _StoreMetrics:
     """The data server's counters for Prometheus, read when asked."""
 
@@ -217,7 +244,7 @@ class _StoreMetrics:
             "store_connections", "data connections", value=found["connections"]
         )
         yield connections
-        for field in ("bytes_in", "bytes_out", "requests", "errors", "refused"):
+        for field in _COUNTED:
             family = CounterMetricFamily(
                 f"store_{field}", f"{field} of a rail", labels=["rail"]
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -9,6 +10,8 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from refimpl.security.options import DATA_SECRET_VARIABLE
+from refimpl.security.token import TOKEN_VARIABLE
 from refimpl.store import heartbeat
 
 if TYPE_CHECKING:
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
     from refimpl.store.settings import StoreSettings
 
 _END_S: Final = 2.0
+_NOT_ITS_BUSINESS: Final = (DATA_SECRET_VARIABLE, TOKEN_VARIABLE)
 
 
 class Pulse:
@@ -29,11 +33,18 @@ class Pulse:
         settings: in real time.
         client: identity that the beats carry.
         remount: called when the master does not know us.
+        key: what beats are signed with, b"" for nothing.
     """
 
     def __init__(
-        self, settings: StoreSettings, client: int, remount: Callable[[], None]
+        self,
+        settings: StoreSettings,
+        client: int,
+        remount: Callable[[], None],
+        *,
+        key: bytes = b"",
     ) -> None:
+        self._key = key
         self._settings = settings
         self._client = client
         self._remount = remount
@@ -61,15 +72,24 @@ class Pulse:
         self._child = subprocess.Popen(
             # -S -E: no site packages and no environment, so it starts in milliseconds.
             [sys.executable, "-S", "-E", script, *words],
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            env={k: v for k, v in os.environ.items() if k not in _NOT_ITS_BUSINESS},
         )
+        self._tell_key(self._child)
         self.starts += 1
         self._reader = threading.Thread(
             target=self._listen, args=(self._child,), name="pulse", daemon=True
         )
         self._reader.start()
+
+    def _tell_key(self, child: subprocess.Popen[str]) -> None:
+        """Hands the key on over a pipe: arguments are for everybody to read."""
+        assert child.stdin is not None
+        # A child that has ended already is seen by `check`.
+        with contextlib.suppress(BrokenPipeError), child.stdin:
+            child.stdin.write(self._key.hex() + "\n")
 
     def check(self) -> None:
         """Starts the child again when it is gone."""

@@ -19,13 +19,16 @@ import grpc
 from refimpl.core.codes import Code
 from refimpl.proto import pool_pb2, pool_pb2_grpc
 from refimpl.role import GRPC_OPTIONS
+from refimpl.security.tls import open_channel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from refimpl.security.tls import Tls
     from refimpl.store.settings import StoreSettings
 
 _LOG: Final = logging.getLogger(__name__)
+_DETAILS_MOST: Final = 300
 
 
 def new_segment_id() -> int:
@@ -43,6 +46,9 @@ class Registration:
             but the first.
         segment: id of the first mount.
         client: identity of this process, which the heartbeat carries.
+        tls: certificates of the line to the master.
+        beat_key: what our heartbeats are signed with, b"" for nothing. That we are not
+            known cannot be signed: the master is asked before it is believed.
     """
 
     def __init__(
@@ -54,8 +60,14 @@ class Registration:
         segment: int,
         client: int,
         clock: Callable[[], float] = time.monotonic,
+        tls: Tls | None = None,
+        beat_key: bytes = b"",
     ) -> None:
         self._clock = clock
+        self._beat_key = beat_key
+        self._in_doubt = False
+        self.hints_refuted = 0
+        """Times the heartbeat door said that we are not known, and we were."""
         self._mounted_at = -math.inf
         self.first_mount = threading.Event()
         self._settings = settings
@@ -70,12 +82,11 @@ class Registration:
         """A mount was taken, or asked for without an answer."""
         self._left = False
         self._told: int | None = None
+        self._last_words = ""
         self._wake = threading.Event()
         self._stop = threading.Event()
         self._call_lock = threading.Lock()
-        self._channel = grpc.insecure_channel(
-            settings.master, options=_options(settings)
-        )
+        self._channel = open_channel(settings.master, _options(settings), tls)
         self._stub = pool_pb2_grpc.MasterStub(self._channel)  # type: ignore[no-untyped-call]
         self._thread = threading.Thread(
             target=self._run, name="registration", daemon=True
@@ -94,7 +105,10 @@ class Registration:
         """
         if self._clock() - self._mounted_at < self._settings.ping_interval_s:
             return
-        self.is_mounted = False
+        if self._beat_key:
+            self._in_doubt = True
+        else:
+            self.is_mounted = False
         self._wake.set()
 
     def drain(self, grace_s: float) -> Code:
@@ -124,10 +138,31 @@ class Registration:
             if self._stop.is_set():
                 return
             self._wake.clear()
+            self._resolve_doubt()
             if not self.is_mounted and not self._mount():
                 # Forever, at the pace of the heartbeat: a store outlives masters.
                 self._stop.wait(self._settings.ping_interval_s)
                 self._wake.set()
+
+    def _resolve_doubt(self) -> None:
+        """Asks the master, over TLS, whether it knows us.
+
+        Without an answer the next beat says the same again.
+        """
+        if not self._in_doubt:
+            return
+        self._in_doubt = False
+        try:
+            listed = self._stub.ListSegments(
+                pool_pb2.ListSegmentsRequest(), timeout=self._settings.rpc_timeout_s
+            )
+        except grpc.RpcError as error:
+            _LOG.debug("master: %s", error)
+            return
+        if any(segment.id == self.segment for segment in listed.segments):
+            self.hints_refuted += 1
+        else:
+            self.is_mounted = False
 
     def _mount(self) -> bool:
         with self._call_lock:
@@ -164,6 +199,7 @@ class Registration:
                 numa_node=settings.numa_node,
             ),
             client=self.client,
+            beat_key=self._beat_key,
         )
 
     def _unmount(self, grace_s: float) -> Code:
@@ -182,7 +218,7 @@ class Registration:
         try:
             answer = method(request, timeout=self._settings.rpc_timeout_s)
         except grpc.RpcError as error:
-            _LOG.debug("master: %s", error)
+            self._last_words = _in_one_line(error)
             return None
         return int(answer.code)
 
@@ -196,7 +232,8 @@ class Registration:
                 "%s %s: done, segment %016x", what, self._settings.name, self.segment
             )
         else:
-            why = "no answer" if code is None else f"code {code}"
+            no_answer = f"no answer ({self._last_words})"
+            why = no_answer if code is None else f"code {code}"
             _LOG.warning(
                 "%s %s at %s: %s; trying on",
                 what,
@@ -204,6 +241,12 @@ class Registration:
                 self._settings.master,
                 why,
             )
+
+
+def _in_one_line(error: grpc.RpcError) -> str:
+    """What a failed call says of itself; a refused certificate is named there."""
+    details = getattr(error, "details", lambda: "")()
+    return " ".join(str(details).split())[:_DETAILS_MOST]
 
 
 def _options(settings: StoreSettings) -> list[tuple[str, int]]:

@@ -18,12 +18,19 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from refimpl.core.codes import Code
+from refimpl.security.handshake import (
+    HELLO_MAGIC,
+    PROOF_BYTES,
+    StoreHandshake,
+    greeting_without_secret,
+)
 from refimpl.transfer.frames import (
     EXTENT,
     HEAD_BYTES,
     MAX_FRAME_BYTES,
     FrameError,
     FrameOp,
+    HandshakeAsked,
     RequestHead,
     decode_extents,
     decode_request,
@@ -37,9 +44,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from refimpl.failpoints import Failpoints
+    from refimpl.security.secret import Secret
 
 _IOV: Final = 1024
 _SCRATCH_BYTES: Final = 256 << 10
+_PATIENCE_S: Final = 5.0
+"""With a caller that does not prove itself; the machine's patience, never scaled."""
 _ACCEPT_PAUSE_S: Final = 0.05
 """After accept failed for want of descriptors."""
 
@@ -52,6 +62,8 @@ class RailCounters:
     refused: int = 0
     requests: int = 0
     errors: int = 0
+    not_authenticated: int = 0
+    """Connections that did not prove to know the secret."""
     bytes_in: int = 0
     bytes_out: int = 0
 
@@ -65,6 +77,7 @@ class DataServer:
         failpoints: `store.read`, `store.write`, `store.corrupt`.
         max_connections: at once, over all rails.
         idle_s: a connection that neither asks nor takes for so long is closed.
+        secret: what every caller proves before it is served, and is proved to it.
     """
 
     def __init__(
@@ -75,12 +88,14 @@ class DataServer:
         *,
         max_connections: int = 512,
         idle_s: float = 300.0,
+        secret: Secret | None = None,
     ) -> None:
         self._view = memoryview(b"")
         self._segment = segment
         self._failpoints = failpoints
         self._max_connections = max_connections
         self._idle_s = idle_s
+        self._secret = secret
         self._lock = threading.Condition()
         self._stopping = threading.Event()
         self._sockets: set[socket.socket] = set()
@@ -201,11 +216,17 @@ class DataServer:
 
     def _serve(self, counters: RailCounters, sock: socket.socket) -> None:
         """One connection until its end."""
+        connection = _Connection(sock)
         try:
+            if self._secret is not None and not self._admits(counters, connection):
+                return
             _configure(sock, self._idle_s)
-            connection = _Connection(sock)
             while self._serve_one(counters, connection):
                 pass
+        except HandshakeAsked:
+            # We have no secret to prove: the caller is told, not left waiting.
+            with suppress(OSError):
+                connection.send([greeting_without_secret(self._segment)])
         except (OSError, FrameError):
             # Broken, idle or speaking another language: the peer will notice.
             with self._lock:
@@ -215,6 +236,40 @@ class DataServer:
                 self._sockets.discard(sock)
                 self._threads.discard(threading.current_thread())
             sock.close()
+
+    def _admits(self, counters: RailCounters, connection: _Connection) -> bool:
+        """The handshake; who does not prove to know the secret is counted."""
+        assert self._secret is not None
+        try:
+            _configure(connection.sock, min(self._idle_s, _PATIENCE_S))
+            code = self._shake_hands(self._secret, connection)
+        except (OSError, FrameError):
+            code = Code.NOT_AUTHENTICATED
+        if code == Code.NOT_AUTHENTICATED:
+            with self._lock:
+                counters.not_authenticated += 1
+        return code == Code.OK
+
+    def _shake_hands(self, secret: Secret, connection: _Connection) -> Code:
+        head = connection.receive_head()
+        if head is None:
+            return Code.TRANSFER_FAIL  # it said nothing: a look whether we listen
+        if bytes(head[:4]) != HELLO_MAGIC:
+            self._turn_away(connection, decode_request(head))
+            return Code.NOT_AUTHENTICATED
+        handshake = StoreHandshake(secret, head, self._segment)
+        connection.send([handshake.greeting])
+        if handshake.code != Code.OK:
+            return handshake.code  # told and proved: nothing is left to say
+        proof = memoryview(bytearray(PROOF_BYTES))
+        connection.receive([proof])
+        return Code.OK if handshake.admits(proof) else Code.NOT_AUTHENTICATED
+
+    def _turn_away(self, connection: _Connection, request: RequestHead) -> None:
+        """A caller without a secret gets its answer: a bare end looks like a fault."""
+        connection.receive_extents(request)
+        connection.skip(request.payload_bytes)
+        connection.send([self._reply(request, code=Code.NOT_AUTHENTICATED)])
 
     def _serve_one(self, counters: RailCounters, connection: _Connection) -> bool:
         """One request; False at an orderly end of the connection."""
@@ -340,10 +395,10 @@ class DataServer:
 class _Connection:
     """Exact blocking transfers on one socket, and what they moved."""
 
-    __slots__ = ("_head", "_scratch", "_sock", "bytes_in", "bytes_out")
+    __slots__ = ("_head", "_scratch", "bytes_in", "bytes_out", "sock")
 
     def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
+        self.sock = sock
         self._head = memoryview(bytearray(HEAD_BYTES))
         self._scratch: memoryview | None = None
         self.bytes_in = 0
@@ -351,8 +406,13 @@ class _Connection:
 
     def receive_request(self) -> RequestHead | None:
         """The next head; None when the peer ended between requests."""
+        head = self.receive_head()
+        return None if head is None else decode_request(head)
+
+    def receive_head(self) -> memoryview | None:
+        """The bytes of the next head, likewise."""
         try:
-            got = self._sock.recv_into(self._head, 0, socket.MSG_WAITALL)
+            got = self.sock.recv_into(self._head, 0, socket.MSG_WAITALL)
         except (BlockingIOError, ConnectionResetError):
             return None  # idle for too long, or gone: neither is an error
         self.bytes_in += got
@@ -360,7 +420,7 @@ class _Connection:
             return None
         if got < HEAD_BYTES:
             self.receive([self._head[got:]])
-        return decode_request(self._head)
+        return self._head
 
     def receive_extents(
         self, request: RequestHead
@@ -375,10 +435,10 @@ class _Connection:
         at = 0
         while at < len(views):
             if at == len(views) - 1:
-                got = self._sock.recv_into(views[at], 0, socket.MSG_WAITALL)
+                got = self.sock.recv_into(views[at], 0, socket.MSG_WAITALL)
             else:
                 some = views[at : at + _IOV]
-                got = self._sock.recvmsg_into(some, 0, socket.MSG_WAITALL)[0]
+                got = self.sock.recvmsg_into(some, 0, socket.MSG_WAITALL)[0]
             if got == 0:
                 raise ConnectionError("closed by peer within a request")
             self.bytes_in += got
@@ -398,7 +458,7 @@ class _Connection:
         views = [memoryview(view) for view in views]
         at = 0
         while at < len(views):
-            sent = self._sock.sendmsg(views[at : at + _IOV])
+            sent = self.sock.sendmsg(views[at : at + _IOV])
             self.bytes_out += sent
             at = _advance(views, at, sent)
 

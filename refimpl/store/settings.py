@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from refimpl.errors import shown
+from refimpl.names import NAME_RULE, is_name
 from refimpl.role import parse_address
+from refimpl.security.options import (
+    data_secret_file,
+    tls_file,
+    tls_server_name,
+    token_file,
+)
 from refimpl.settings import setting
 
 
@@ -12,8 +20,10 @@ from refimpl.settings import setting
 class StoreSettings:
     """Flags, environment and file of `refimpl store`; durations at factor 1."""
 
-    name: str = setting("store-0", "stable name of this store in the pool")
-    host_id: str = setting("", "failure domain; empty takes the store's name")
+    name: str = setting("store-0", "stable name of this store in the pool", named=True)
+    host_id: str = setting(
+        "", "failure domain; empty takes the store's name", named=True
+    )
     size: int = setting(64 << 20, "bytes contributed, e.g. 64MiB", at_least=4096)
     rail: tuple[str, ...] = setting(
         ("rail0=127.0.0.1:0",),
@@ -22,7 +32,15 @@ class StoreSettings:
     )
     master: str = setting("127.0.0.1:50051", "HOST:PORT of the master's RPC")
     heartbeat: str = setting("127.0.0.1:50052", "HOST:PORT of the master's heartbeat")
-    admin_listen: str = setting("127.0.0.1:0", "HOST:PORT of the admin HTTP, loopback")
+    admin_listen: str = setting(
+        "127.0.0.1:0", "HOST:PORT of the admin HTTP; loopback or a token"
+    )
+    token_file: str = token_file()
+    tls_cert: str = tls_file("this store's certificate")
+    tls_key: str = tls_file("its private key")
+    tls_ca: str = tls_file("the CA that signs the master")
+    tls_server_name: str = tls_server_name()
+    data_secret_file: str = data_secret_file()
     numa_node: int = setting(-1, "NUMA node to bind and pin to, -1 none", at_least=-1)
     hugepages: str = setting(
         "auto", "huge pages of the host", choices=("auto", "on", "off")
@@ -88,9 +106,11 @@ class RailSpec:
         name, equals, rest = text.partition("=")
         listen, _, advertise = rest.partition(",")
         if not equals or not name:
-            raise ValueError(f"rail {text!r} is not NAME=LISTEN[,ADVERTISE]")
+            raise ValueError(f"rail {shown(text)} is not NAME=LISTEN[,ADVERTISE]")
+        if not is_name(name):
+            raise ValueError(f"rail {shown(name)}: a name is {NAME_RULE}")
         for address in filter(None, (listen, advertise)):
             parse_address(address, f"rail {name}")
         if not listen:
-            raise ValueError(f"rail {text!r} has no address to listen on")
+            raise ValueError(f"rail {shown(text)} has no address to listen on")
         return cls(name=name, listen=listen, advertise=advertise)

@@ -7,6 +7,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from refimpl.core.codes import Code
+from refimpl.security.handshake import HandshakeRefused
 from refimpl.transfer.connections import start_connect
 from refimpl.transfer.frames import FrameError, FrameOp
 from refimpl.transfer.lane import Lane
@@ -15,6 +16,7 @@ from refimpl.transfer.slices import cut
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from refimpl.security.secret import Secret
     from refimpl.transfer.cancel import Cancel
     from refimpl.transfer.connections import ConnectionPool
     from refimpl.transfer.operation import Op, TransferSettings, Watch
@@ -35,6 +37,7 @@ class _Work:
     __slots__ = (
         "bad",
         "blamed",
+        "failure",
         "lanes",
         "left",
         "op",
@@ -54,6 +57,8 @@ class _Work:
         self.untried: deque[tuple[str, str]] = deque()
         self.reserve: deque[tuple[str, str]] = deque()
         """Paused rails: only when nothing else is left."""
+        self.failure = Code.TRANSFER_FAIL
+        """What rows get that no rail could carry."""
         self.blamed: set[str] = set()
         """Rails given up for their silence; charged once a sibling proves alive."""
         self.renewed: set[str] = set()
@@ -96,6 +101,7 @@ class Call:
         deadline: float,
         cancel: Cancel | None,
         watch: Watch | None,
+        secret: Secret | None = None,
     ) -> None:
         self.codes: dict[int, int] = {}
         self._direction = direction
@@ -106,6 +112,7 @@ class Call:
         self._deadline = deadline
         self._cancel = cancel
         self._watch = watch
+        self._secret = secret
         self._is_watched_read = watch is not None and direction is FrameOp.READ
         self._has_work = watch is not None
         """The watch has something to do while bytes are on their way."""
@@ -174,7 +181,7 @@ class Call:
         if work.pending and not work.can_move:
             lost = list(work.pending)
             work.pending.clear()
-            self._lose(work, lost, Code.TRANSFER_FAIL)
+            self._lose(work, lost, work.failure)
 
     def _lane_with_room(self, work: _Work) -> Lane | None:
         """An idle lane, a new one, or the one with the shortest queue."""
@@ -212,6 +219,7 @@ class Call:
             now=now,
             finished=self._finished,
             landed=self._landed if self._is_watched_read else None,
+            secret=self._secret,
         )
         work.lanes.append(lane)
         self._owner[lane] = work
@@ -230,6 +238,8 @@ class Call:
             lane.step(mask & ~select.EPOLLOUT, mask & ~select.EPOLLIN, now)
         except (OSError, FrameError):
             self._broken(lane)
+        except HandshakeRefused as refusal:
+            self._refused(lane, refusal.code)
         else:
             if lane.wants_write is not lane.polls_write and lane in self._owner:
                 self._listen(lane)
@@ -335,7 +345,28 @@ class Call:
             self._rails.failed(
                 work.op.segment, lane.rail, self._clock(), had_other=work.can_move
             )
-        self._requeue(work, held, Code.TRANSFER_FAIL)
+        self._requeue(work, held, work.failure)
+
+    def _refused(self, lane: Lane, code: Code) -> None:
+        """The handshake came to nothing; other rails may lead to the right process.
+
+        One that proved to serve another segment does so on all its rails.
+        """
+        work = self._owner[lane]
+        held = self._drop(lane)
+        if code == Code.SEGMENT_NOT_FOUND:
+            held += work.pending
+            work.pending.clear()
+            work.untried.clear()
+            work.reserve.clear()
+            self._lose(work, held, code)
+            return
+        work.failure = code
+        self._rails.unproved()
+        self._rails.failed(
+            work.op.segment, lane.rail, self._clock(), had_other=work.can_move
+        )
+        self._requeue(work, held, code)
 
     def _requeue(self, work: _Work, held: Iterable[Slice], code: int) -> None:
         spent = [piece for piece in held if piece.attempts >= _ATTEMPTS]

@@ -23,6 +23,7 @@ from refimpl.transfer.rails import Rails
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from refimpl.security.secret import Secret
     from refimpl.transfer.cancel import Cancel
     from refimpl.transfer.operation import Op, Watch
 
@@ -39,13 +40,16 @@ class TransferEngine:
         clock: Callable[[], float] = time.monotonic,
         *,
         rails: Rails | None = None,
+        secret: Secret | None = None,
     ) -> None:
+        """`secret`: what each new connection proves, and asks the store to prove."""
         self._settings = settings or TransferSettings()
         self._clock = clock
         self._pool = ConnectionPool(
             per_rail=self._settings.idle_per_rail, total=self._settings.idle_total
         )
         self.rails = rails or Rails()
+        self._secret = secret
 
     def read(
         self,
@@ -76,8 +80,12 @@ class TransferEngine:
         return self._call(FrameOp.WRITE, ops, deadline, cancel, watch)
 
     def state(self) -> dict[str, Any]:
-        """Idle connections and bytes per rail."""
-        return {"idle_connections": len(self._pool), "rails": self.rails.snapshot()}
+        """Idle connections, handshakes that proved nothing, bytes per rail."""
+        return {
+            "idle_connections": len(self._pool),
+            "not_authenticated": self.rails.not_authenticated,
+            "rails": self.rails.snapshot(),
+        }
 
     def close(self) -> None:
         """Closes idle connections."""
@@ -100,6 +108,7 @@ class TransferEngine:
             deadline=deadline,
             cancel=cancel,
             watch=watch,
+            secret=self._secret,
         )
         call.run(ops)
         count = max((int(op.rows.max()) + 1 for op in ops if len(op.rows)), default=0)

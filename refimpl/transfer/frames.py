@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from refimpl.core.codes import Code
+from refimpl.security.handshake import HELLO_MAGIC
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -55,6 +56,10 @@ _STATUSES_FOLLOW = 1
 
 class FrameError(ValueError):
     """The peer sent bytes that are no frame; the connection is of no use any more."""
+
+
+class HandshakeAsked(FrameError):
+    """The caller wants a handshake first, and there is no secret here to prove."""
 
 
 @unique
@@ -110,9 +115,12 @@ def decode_request(head: Buffer) -> RequestHead:
     """Reads a request head and refuses what is out of bounds.
 
     Raises:
-        FrameError: not a frame, or a bigger one than is allowed.
+        FrameError: not a frame, or a bigger one than is allowed; HandshakeAsked for a
+            hello.
     """
     magic, op, flags, count, sequence, segment, payload = REQUEST_HEAD.unpack(head)
+    if magic == HELLO_MAGIC:
+        raise HandshakeAsked("a handshake comes first, or not at all")
     if magic != _REQUEST_MAGIC or flags or op not in (FrameOp.READ, FrameOp.WRITE):
         raise FrameError(f"not a request: {bytes(head)[:8]!r}")
     if not 0 < count <= MAX_ROWS or payload > MAX_FRAME_BYTES:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from refimpl.core.codes import Code
+from refimpl.security.handshake import GREETING, CallerHandshake
 from refimpl.transfer.frames import (
     HEAD_BYTES,
     FrameError,
@@ -29,6 +30,7 @@ from refimpl.transfer.frames import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from refimpl.security.secret import Secret
     from refimpl.transfer.slices import Slice
 
 _IOV: Final = 256
@@ -47,6 +49,7 @@ class Lane:
         finished: called with a slice and its codes, one a row, or one code for all.
         landed: called with rows (or pieces) of a read whose bytes are in place, each
             once, before its request is finished.
+        secret: what a new connection proves before its first request; None for none.
     """
 
     __slots__ = (
@@ -54,6 +57,8 @@ class Lane:
         "_codes",
         "_expect",
         "_finished",
+        "_greeting",
+        "_handshake",
         "_head",
         "_landed",
         "_landing",
@@ -62,6 +67,7 @@ class Lane:
         "_op",
         "_out",
         "_out_at",
+        "_parked",
         "_reply",
         "_segment",
         "_sequence",
@@ -97,6 +103,7 @@ class Lane:
         now: float,
         finished: Callable[[Lane, Slice, int | list[int]], None],
         landed: Callable[[Lane, Sequence[int]], None] | None = None,
+        secret: Secret | None = None,
     ) -> None:
         self.sock = sock
         self.rail = rail
@@ -133,6 +140,12 @@ class Lane:
         self._left = 0
         self._wake_at = 1
         self._stage: Callable[[], bool] = self._head_stage
+        self._handshake: CallerHandshake | None = None
+        self._greeting = self._head
+        self._parked = self._out
+        """Where requests wait: what is sent next, or behind a handshake."""
+        if secret is not None and not reused:
+            self._begin_handshake(CallerHandshake(secret, segment))
 
     def dispatch(self, piece: Slice, now: float) -> None:
         """Queues a request and sends what the socket takes."""
@@ -144,9 +157,9 @@ class Lane:
             self._op, self._sequence, self._segment, piece.offsets, piece.lengths
         )
         self._sequence += 1
-        self._out.append(memoryview(head))
+        self._parked.append(memoryview(head))
         if self._op is FrameOp.WRITE:
-            self._out.extend(piece.views)
+            self._parked.extend(piece.views)
         if self.connected:
             self._send(now)
 
@@ -156,6 +169,7 @@ class Lane:
         Raises:
             OSError: the connection broke, or never came about.
             FrameError: the peer does not speak our language.
+            HandshakeRefused: the peer is not, or cannot prove to be, who is wanted.
         """
         if writable:
             if not self.connected:
@@ -170,10 +184,36 @@ class Lane:
             raise OSError(code, os.strerror(code), self.address)
         self.connected = True
 
+    def _begin_handshake(self, handshake: CallerHandshake) -> None:
+        """Sends a hello first; requests wait for the answer."""
+        self._handshake = handshake
+        self._greeting = memoryview(bytearray(GREETING.size))
+        self._parked = []
+        self._out.append(memoryview(handshake.hello))
+        self._stage = self._greeting_stage
+
+    def _greeting_stage(self) -> bool:
+        """The store's proof is coming in; ours and the requests go out behind it."""
+        self._small_at += self._counted(
+            self.sock.recv_into(self._greeting[self._small_at :])
+        )
+        if self._small_at < len(self._greeting):
+            return False
+        assert self._handshake is not None
+        proof = self._handshake.answer(self._greeting)
+        self._handshake = None
+        self._small_at = 0
+        self._stage = self._head_stage
+        self._out = [memoryview(proof), *self._parked]
+        self._parked = self._out
+        self._send(self._now)
+        return False
+
     @property
     def is_clean(self) -> bool:
         """Nothing in flight: the connection may be used again."""
-        return self.connected and not self.held and not self._out
+        is_quiet = not self.held and not self._out and self._handshake is None
+        return self.connected and is_quiet
 
     def release(self) -> list[Slice]:
         """Lets go of all buffers and answers the requests that were in flight.
@@ -182,7 +222,7 @@ class Lane:
         """
         held = list(self.held)
         self.held.clear()
-        self._out = []
+        self._out = self._parked = []
         self._views = []
         self._stage = _released
         return held

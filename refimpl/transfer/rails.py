@@ -42,6 +42,8 @@ class Rails:
         self._location = location
         self._turn = 0
         self._bytes: OrderedDict[str, list[int]] = OrderedDict()
+        self.not_authenticated = 0
+        """Handshakes in which the store did not prove that it knows the secret."""
 
     def choose(
         self, segment: SegmentInfo, now: float
@@ -80,6 +82,11 @@ class Rails:
         """A transport error; with another way to go the rail is paused at once."""
         with self._lock:
             self._health.record(_name(segment, rail), False, now, alternative=had_other)
+
+    def unproved(self) -> None:
+        """Counts a handshake that proved nothing."""
+        with self._lock:
+            self.not_authenticated += 1
 
     def worked(self, segment: SegmentInfo, rail: str, now: float) -> None:
         """A call over the rail ended well."""

@@ -59,15 +59,18 @@ def test_it_says_where_it_listens_and_ends_orderly_on_a_signal(number):
         assert document["pid"] == process.pid
 
 
-def test_with_a_token_it_listens_anywhere_and_answers_only_bearers(raw_call):
-    with start("--listen", "0.0.0.0:0", "--token", "s3cret") as process:
+def test_with_a_token_it_listens_anywhere_and_answers_only_bearers(raw_call, tmp_path):
+    file = tmp_path / "token"
+    file.write_text("s3cret-s3cret-s3cret\n")
+    file.chmod(0o600)
+    with start("--listen", "0.0.0.0:0", "--token-file", str(file)) as process:
         port = ready(process)["url"].rpartition(":")[2]
         url = f"http://127.0.0.1:{port}"
 
         assert raw_call(url, "GET", "/version")[0] == 401
         wrong = {"Authorization": "Bearer wrong"}
         assert raw_call(url, "GET", "/version", headers=wrong)[0] == 401
-        right = {"Authorization": "Bearer s3cret"}
+        right = {"Authorization": "Bearer s3cret-s3cret-s3cret"}
         assert raw_call(url, "GET", "/version", headers=right)[0] == 200
         process.terminate()
         assert process.wait(5) == 0
