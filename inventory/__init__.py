@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from inventory.channel import Channel
 from inventory.errors import InventoryError, SshError, SshProblem
+from inventory.loader import load
 from inventory.schema import HostEntry, Inventory, Plane, ProcessRule, Rail
 from inventory.ssh import Completed, SshSession
 
@@ -21,4 +22,5 @@ __all__ = [
     "SshError",
     "SshProblem",
     "SshSession",
+    "load",
 ]

@@ -18,7 +18,6 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    StringConstraints,
     field_validator,
     model_validator,
 )
@@ -33,12 +32,15 @@ MAX_HOSTS = 10_000
 MAX_RAILS = 64
 
 
-def _matching(pattern: str, example: str) -> AfterValidator:
-    """A check that the whole text has this shape; the message shows an example."""
+def _matching(pattern: str, example: str, *, empty: bool = True) -> AfterValidator:
+    """A check that the whole text has this shape; the message shows an example.
+
+    Empty means "not given", where a field has that.
+    """
     compiled = re.compile(pattern, re.ASCII)
 
     def check(text: str) -> str:
-        if compiled.fullmatch(text):
+        if compiled.fullmatch(text) or (empty and not text):
             return text
         raise ValueError(f"is not of the shape of {example}")
 
@@ -67,18 +69,23 @@ def is_ip(text: str) -> bool:
 
 
 def _ip(text: str) -> str:
-    if is_ip(text):
+    if not text or is_ip(text):
         return text
     raise ValueError("is not an IP address")
 
 
 def _path(text: str) -> str:
+    if not text:
+        return text
     if "\0" in text or "\n" in text or not text.startswith("/"):
         raise ValueError("is not an absolute path")
     return text
 
 
-Name = Annotated[str, _matching(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}", "node-01.rack2")]
+Name = Annotated[
+    str,
+    _matching(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}", "node-01.rack2", empty=False),
+]
 Label = Annotated[str, _matching(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}", "h800-8rail")]
 Address = Annotated[str, AfterValidator(_address)]
 Ip = Annotated[str, AfterValidator(_ip)]
@@ -90,13 +97,12 @@ Bdf = Annotated[
 ]
 Mac = Annotated[str, _matching(r"(?:[0-9a-f]{2}:){5}[0-9a-f]{2}", "52:54:00:12:34:56")]
 Program = Annotated[
-    str, _matching(r"/?[A-Za-z0-9_][A-Za-z0-9_.+/-]{0,254}", "/usr/bin/python3")
+    str, _matching(r"/?[A-Za-z0-9_][A-Za-z0-9_.+/-]{0,254}", "python3", empty=False)
 ]
 Unit = Annotated[str, _matching(r"[A-Za-z0-9_][A-Za-z0-9:_.\\@-]{0,254}", "x.service")]
 Container = Annotated[
     str, _matching(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}", "mooncake-store")
 ]
-Text = Annotated[str, StringConstraints(max_length=4096)]
 
 
 class _Model(BaseModel):
@@ -111,11 +117,11 @@ class Rail(_Model):
     """One NIC of the data plane, by what it is found with: device, PCI place or MAC."""
 
     name: Name
-    device: Device | Literal[""] = ""
-    address: Ip | Literal[""] = ""
+    device: Device = ""
+    address: Ip = ""
     """Without a prefix; `10.0.0.1/24` is taken as address and subnet."""
-    bdf: Bdf | Literal[""] = ""
-    mac: Mac | Literal[""] = ""
+    bdf: Bdf = ""
+    mac: Mac = ""
     gpu: int | None = Field(default=None, ge=0, lt=1024)
     """Index of the GPU that this rail serves."""
     numa: int | None = Field(default=None, ge=-1, lt=1024)
@@ -150,16 +156,16 @@ class Rail(_Model):
 class Plane(_Model):
     """A device and its address: the control plane, or the management plane."""
 
-    device: Device | Literal[""] = ""
-    address: Address | Literal[""] = ""
+    device: Device = ""
+    address: Ip = ""
 
 
 class ProcessRule(_Model):
     """How a role that we did not start is found and acted on: exactly one way."""
 
-    systemd: Unit | Literal[""] = ""
-    container: Container | Literal[""] = ""
-    pid_file: AbsolutePath | Literal[""] = ""
+    systemd: Unit = ""
+    container: Container = ""
+    pid_file: AbsolutePath = ""
 
     @model_validator(mode="after")
     def _exactly_one(self) -> ProcessRule:
@@ -176,8 +182,9 @@ class HostEntry(_Model):
 
     name: Name
     address: Address
+    """Where SSH connects to: an IP address or a name."""
     port: int = Field(default=22, ge=1, le=65535)
-    user: User | Literal[""] = ""
+    user: User = ""
     """Empty: the user who runs us."""
     key_file: Path | None = None
     """None: the agent's keys, then the usual files in ~/.ssh."""
@@ -187,9 +194,9 @@ class HostEntry(_Model):
     sudo: bool = False
     """Commands that need root go through `sudo -n`; no password is ever sent."""
     groups: tuple[str, ...] = ()
-    environment: Label | Literal[""] = ""
+    environment: Label = ""
     roles: tuple[Name, ...] = ()
-    cohort: Label | Literal[""] = ""
+    cohort: Label = ""
     """Hosts that should be alike; preflight compares only these with each other."""
     rails: tuple[Rail, ...] = Field(default=(), max_length=MAX_RAILS)
     control: Plane | None = None
@@ -230,7 +237,7 @@ class Inventory(_Model):
     """All hosts of one file, and what holds for all of them."""
 
     file: str = ""
-    environment: Label | Literal[""] = ""
+    environment: Label = ""
     protected: frozenset[Label] = PROTECTED
     fault_ttl_max_s: float = Field(default=300.0, gt=0, le=3600)
     """The longest lease that a fault may have on these hosts."""
