@@ -127,10 +127,11 @@ class RefimplCluster:
         self.spec = spec
         self._target = target
         self._proxy = proxy
+        layout = Layout(spec=spec, address=target.address)
+        layout.check()
+        target.prepare(spec)  # only now is it known where it has hosts
         on_hosts = target.hosts is not None
-        self._layout = Layout(spec=spec, address=target.address, proxied=not on_hosts)
-        self._layout.check()
-        target.prepare(spec)
+        self._layout = dataclasses.replace(layout, proxied=not on_hosts)
         # Roles here inherit our environment: a token in it is asked for by their doors.
         inherited = os.environ.get(_ROLE_TOKEN, "")
         self._token = secrets.token_hex(16) if on_hosts else inherited
