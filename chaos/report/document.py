@@ -190,6 +190,12 @@ def line(judgement: Judgement) -> str:
     )
 
 
-def reproduce(nodeid: str, *, seed: int, options: Iterable[str] = ()) -> str:
+def reproduce(
+    nodeid: str,
+    *,
+    seed: int,
+    options: Iterable[str] = (),
+    command: Iterable[str] = ("pytest",),
+) -> str:
     """The one command that runs this test again, ready to paste."""
-    return shlex.join(["pytest", nodeid, "--seed", str(seed), *options])
+    return shlex.join([*command, nodeid, "--seed", str(seed), *options])

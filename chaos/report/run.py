@@ -92,14 +92,15 @@ class RunReport:
         target: str = "",
         argv: Sequence[str] | None = None,
         options: Sequence[str] = (),
+        command: Sequence[str] = ("pytest",),
         capabilities: Mapping[str, object] | None = None,
         started: datetime | None = None,
         cwd: str | os.PathLike[str] | None = None,
     ) -> RunReport:
         """Makes `root/suite/<UTC start>-<seed>` and writes `run.json`.
 
-        `options` are appended to every command that reproduces a test. A second run in
-        the same second gets a name of its own.
+        `options` are appended to every command that reproduces a test, which begins
+        with `command`. A second run in the same second gets a name of its own.
         """
         begun = started or datetime.now(UTC)
         path = _fresh(Path(root) / _safe(suite), f"{begun:%Y%m%dT%H%M%SZ}-{seed}")
@@ -116,6 +117,7 @@ class RunReport:
                 "started": begun.isoformat(),
                 "argv": list(sys.argv if argv is None else argv),
                 "options": list(options),
+                "command": list(command),
                 "versions": versions(),
                 "git": git_state(Path(cwd) if cwd is not None else Path.cwd()),
                 "capabilities": dict(capabilities or {}),
@@ -282,7 +284,12 @@ def _document(path: Path, meta: Mapping[str, Any], aborted: str) -> Document:
         Outcome(
             nodeid=nodeid,
             judgements=tuple(judged),
-            reproduce=reproduce(nodeid, seed=meta["seed"], options=meta["options"]),
+            reproduce=reproduce(
+                nodeid,
+                seed=meta["seed"],
+                options=meta["options"],
+                command=meta.get("command", ("pytest",)),
+            ),
             error=errors.get(nodeid, ""),
         )
         for nodeid, judged in sorted(judgements.items())

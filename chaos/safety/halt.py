@@ -105,8 +105,16 @@ class Completed(Protocol):
     def stderr(self) -> str | bytes: ...
 
 
-class RunsCommands(Protocol):
-    """The part of an SSH session, or of an agent, that a lever needs."""
+class RunsText(Protocol):
+    """An agent, as far as a lever needs it."""
+
+    def run(
+        self, argv: Sequence[str], *, stdin: str = "", timeout_s: float = ...
+    ) -> Completed: ...
+
+
+class RunsBytes(Protocol):
+    """An SSH session, as far as a lever needs it."""
 
     def run(
         self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float
@@ -120,43 +128,64 @@ class HostLever:
     """
 
     def __init__(
-        self, name: str, commands: RunsCommands, *, directory: str = HOST_DIRECTORY
+        self,
+        name: str,
+        run: Callable[[list[str], str], Completed],
+        *,
+        directory: str = HOST_DIRECTORY,
     ) -> None:
         self.path = f"{directory}/{FILE}"
         self.where = f"{name}:{self.path}"
         self._directory = directory
-        self._commands = commands
+        self._run = run
+
+    @classmethod
+    def of_agent(cls, name: str, agent: RunsText) -> Self:
+        """Through the agent of a run."""
+        return cls(
+            name,
+            lambda argv, stdin: agent.run(argv, stdin=stdin, timeout_s=_HOST_TIMEOUT_S),
+        )
+
+    @classmethod
+    def of_session(
+        cls, name: str, session: RunsBytes, elevated: Callable[[list[str]], list[str]]
+    ) -> Self:
+        """Through an SSH session; `elevated` makes a command root's, where needed."""
+        return cls(
+            name,
+            lambda argv, stdin: session.run(
+                elevated(argv), stdin=stdin.encode(), timeout_s=_HOST_TIMEOUT_S
+            ),
+        )
 
     def read(self) -> Pulled | None:
-        """Reading fails on a host without the file: then `test` says so."""
-        if self._run(["test", "-e", self.path]).rc:
+        """What is written there; a file that is there and cannot be read is pulled."""
+        if self._run(["test", "-e", self.path], "").rc:
             return None
-        found = self._run(["cat", self.path])
+        found = self._run(["cat", self.path], "")
         if found.rc:  # released in between, or not to be read
-            missing = self._run(["test", "-e", self.path]).rc
+            missing = self._run(["test", "-e", self.path], "").rc
             return None if missing else _unreadable(self.where, _text(found.stderr))
         return pulled_of(_text(found.stdout), self.where)
 
     def pull(self, pulled: Pulled) -> None:
         temporary = f"{self.path}.new"
         self._must(["mkdir", "-p", "-m", "0700", self._directory])
-        self._must(["tee", temporary], stdin=text_of(pulled).encode())
+        self._must(["tee", temporary], text_of(pulled))
         self._must(["mv", "-f", temporary, self.path])
 
     def release(self) -> bool:
-        there = self._run(["test", "-e", self.path]).rc == 0
+        there = self._run(["test", "-e", self.path], "").rc == 0
         if there:
             self._must(["rm", "-f", self.path])
         return there
 
-    def _must(self, argv: Sequence[str], *, stdin: bytes = b"") -> None:
-        done = self._run(argv, stdin=stdin)
+    def _must(self, argv: list[str], stdin: str = "") -> None:
+        done = self._run(argv, stdin)
         if done.rc:
             problem = f"{self.where}: {' '.join(argv)} ended with {done.rc}"
             raise UsageError(f"{problem}: {_text(done.stderr).strip()}")
-
-    def _run(self, argv: Sequence[str], *, stdin: bytes = b"") -> Completed:
-        return self._commands.run(list(argv), stdin=stdin, timeout_s=_HOST_TIMEOUT_S)
 
 
 class Levers:

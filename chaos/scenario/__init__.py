@@ -1,8 +1,8 @@
 """Scenarios: several faults, at once and in sequence, from a YAML file and a seed.
 
-`load_scenario` reads a file, `schedule_of` throws its dice, `play` breaks a cluster with
-it, `judge_played` judges what was seen. The suites, `chaos run` and the soak all go
-through these four.
+`load_scenario` reads a file, `schedule_of` throws its dice, `play` breaks a cluster
+with it, `judge_played` judges what was seen. The suites, `chaos run` and the soak all
+go through these four.
 """
 
 from __future__ import annotations

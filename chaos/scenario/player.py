@@ -317,7 +317,7 @@ class _Player:
             self._look(force=True)
 
     def _undo(self, fault: PlannedFault, injection: Injection) -> None:
-        """Undoes one fault; one that was interrupted stays active, to be tried again."""
+        """Undoes one fault; when that is interrupted it stays active, to be retried."""
         with contextlib.suppress(ResidualFault):  # told once, by `_ended`
             injection.stop()
         self._active.pop(fault.number, None)
