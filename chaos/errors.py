@@ -7,6 +7,8 @@
     ├── HarnessError                the harness broke                       exit 4
     │   ├── ProcessFailed           one of our own processes did not start or died
     │   ├── NeedsNewCluster         a cluster cannot be emptied for the next test
+    │   ├── HostUnreachable         no answer from the agent on a host
+    │   ├── AgentError              the agent on a host refused or failed
     │   └── ProxyError              the control plane of a fault proxy failed
     │       ├── ProxyUnreachable    no answer within its deadline
     │       └── ProxyRefused        an answer, but not the one asked for
@@ -19,7 +21,7 @@ ends with when nobody handles it.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 
 class ChaosError(Exception):
@@ -94,6 +96,37 @@ class NeedsNewCluster(HarnessError):
     """A cluster cannot be emptied in time: a writer that died holds its places until
     the release time. Nothing is broken, but the next test needs a cluster of its own.
     """
+
+
+class HostUnreachable(HarnessError):
+    """No answer from the agent on a host within the deadline, or there is none.
+
+    What was asked was executed at most once; read the state before asking again. The
+    host heals itself when its lease runs out.
+    """
+
+    def __init__(self, *, host: str, op: str, reason: str) -> None:
+        super().__init__(f"host {host} does not answer to {op}: {reason}")
+        self.host = host
+        self.op = op
+        self.reason = reason
+
+
+class AgentError(HarnessError):
+    """The agent on a host refused a request, or could not do it.
+
+    A fault that was to be armed is not: the steps before the failed one were undone,
+    or `detail["residual"]` says what is left.
+    """
+
+    def __init__(
+        self, *, host: str, op: str, reason: str, detail: dict[str, Any] | None = None
+    ) -> None:
+        super().__init__(f"the agent on {host} refused {op}: {reason}")
+        self.host = host
+        self.op = op
+        self.reason = reason
+        self.detail = detail or {}
 
 
 class ProxyError(HarnessError):
