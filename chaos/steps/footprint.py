@@ -1,12 +1,13 @@
 """What the roles cost the host: threads, open files and memory, over time.
 
-Read from /proc of the processes that the target started, so it holds for every system
-whose roles run on this machine.
+Read from /proc of the processes that the target started: of this machine, or of their
+host through its agent.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from dataclasses import dataclass, field
@@ -18,10 +19,14 @@ from chaos.safety.identity import is_alive
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from chaos.hosts.link import Agent
     from chaos.systems.base import Cluster, Process
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _STEP_S = 0.5
+_START_FIELD = 19
+"""Of /proc/<pid>/stat behind the name: ticks from boot to the start."""
+_KIB = re.compile(r"^VmRSS:\s+(\d+) kB$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,16 +52,44 @@ def footprint_of(process: Process) -> Footprint | None:
     return Footprint(threads=threads, files=files, rss_bytes=resident * _PAGE)
 
 
+def footprint_on(agent: Agent, process: Process) -> Footprint | None:
+    """The same on a host, asked of its agent with two commands that only read."""
+    root = f"/proc/{process.pid}"
+    said = agent.run(["cat", f"{root}/stat", f"{root}/status"])
+    listed = agent.run(
+        ["find", f"{root}/task", f"{root}/fd", "-mindepth", "1", "-maxdepth", "1"]
+    )
+    stat, _, status = said.stdout.partition("\n")
+    fields = stat.rpartition(")")[2].split()
+    if len(fields) <= _START_FIELD or int(fields[_START_FIELD]) != process.start_ticks:
+        return None
+    resident = _KIB.search(status)
+    if resident is None:  # it has ended: no memory is left to tell of
+        return None
+    lines = listed.stdout.splitlines()
+    return Footprint(
+        threads=sum(line.startswith(f"{root}/task/") for line in lines),
+        files=sum(line.startswith(f"{root}/fd/") for line in lines),
+        rss_bytes=int(resident[1]) << 10,
+    )
+
+
 def footprints(cluster: Cluster) -> dict[str, Footprint]:
     """Every role that runs."""
     roles = (*cluster.masters, *cluster.stores, *cluster.engines)
     found = {}
     for role in roles:
         process = cluster.process(role)
-        seen = footprint_of(process) if process is not None else None
+        seen = _seen(cluster, process) if process is not None else None
         if seen is not None:
             found[role] = seen
     return found
+
+
+def _seen(cluster: Cluster, process: Process) -> Footprint | None:
+    if cluster.hosts is None:
+        return footprint_of(process)
+    return footprint_on(cluster.hosts.of(process.role).agent, process)
 
 
 def counts(found: dict[str, Footprint]) -> dict[str, int]:

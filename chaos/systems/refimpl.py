@@ -87,6 +87,7 @@ _GREETINGS = {
     "heartbeat": REQUEST.pack(MAGIC, 0, 0),
     "rpc": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0",
 }
+_REVERTED = "reverted"
 _ROLE_TOKEN = "REFIMPL_TOKEN"  # noqa: S105 - the name of a variable
 _ENV = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 
@@ -411,7 +412,8 @@ class RefimplCluster:
             self._proxy.heal([link.proxy for link in self._proxied])
         for host in self.hosts.all if self.hosts is not None else ():
             for fault in host.agent.faults():
-                host.agent.disarm(str(fault["fault_id"]))
+                if fault.state != _REVERTED:
+                    host.agent.disarm(fault.fault_id)
 
     def _broken_laws(self, role: str) -> list[str]:
         """What a master says of its table, and an engine of its pages, in words.

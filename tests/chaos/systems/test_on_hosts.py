@@ -31,10 +31,13 @@ class Agent:
         self.armed = {"kill-1"}
 
     def faults(self):
-        return [{"fault_id": fault} for fault in sorted(self.armed)]
+        return [
+            SimpleNamespace(fault_id="kill-0", state="reverted"),
+            *(SimpleNamespace(fault_id=name, state="active") for name in self.armed),
+        ]
 
     def disarm(self, fault_id):
-        self.armed.discard(fault_id)
+        self.armed.remove(fault_id)
 
 
 class MadeUpTarget(LocalTarget):
