@@ -1,0 +1,417 @@
+"""judge(documents, profile) -> Report: pure, and the same for any order of the nodes.
+
+Order of references: the profile, then the majority of like nodes, then the invariants
+built into the rules. A failed requirement makes its dependants SKIP, blocked by the
+root cause; a check that `follows` a failed one stays bad but is no root cause.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from checks.cohort import Baseline, Cohort, baseline, cohorts
+from checks.facts import Facts, Unread
+from checks.finding import (
+    SEVERITIES,
+    Finding,
+    Outcome,
+    Severity,
+    Status,
+    Waived,
+    bad,
+    ok,
+    skip,
+    unknown,
+)
+from checks.node import Node
+from checks.profile import Profile, Waiver, matches
+from checks.report import Report
+from checks.rules import all_rules
+from checks.rules.declare import Judged, NotHere, Rule, Subject
+
+if TYPE_CHECKING:
+    from checks.rails import RailName
+
+REACHABLE = "meta-reachable"
+Previous = Mapping[tuple[str, str, str], str]
+"""Values of a saved baseline by (node, check, compare key)."""
+
+
+def judge(
+    documents: Sequence[Mapping[str, Any]],
+    profile: Profile | None = None,
+    *,
+    rules: Sequence[Rule] | None = None,
+    nics: Sequence[str] = (),
+    rails: Mapping[str, Sequence[RailName]] | None = None,
+    previous: Previous | None = None,
+    today: dt.date = dt.date.min,
+) -> Report:
+    """Judges facts documents, one a node.
+
+    Args:
+        documents: of schema `preflight.facts/1`, in any order.
+        profile: golden values; None prescribes nothing.
+        rules: instead of all rules that the profile does not disable.
+        nics: names of devices, as `--nics` gives them.
+        rails: names of rails by hostname, as the inventory gives them.
+        previous: a saved baseline; what changed since is a warning.
+        today: decides which waivers have expired; by default none.
+    """
+    profile = profile or Profile()
+    nodes = _nodes(documents, profile, tuple(nics), rails or {})
+    chosen = [
+        rule
+        for rule in (all_rules() if rules is None else rules)
+        if rule.id not in profile.disable
+    ]
+    court = _Court(nodes=nodes, profile=profile, previous=previous or {})
+    for rule in chosen:
+        court.hear(rule)
+    findings = court.findings
+    _collapse(findings, chosen)
+    expired = _waive(findings, profile.waivers, today)
+    findings.sort(key=lambda f: (f.node, f.id, f.subject))
+    return Report(
+        nodes=tuple(node.name for node in nodes),
+        cohorts={c.name: tuple(n.name for n in c.nodes) for c in court.cohorts},
+        findings=tuple(findings),
+        profile=profile,
+        expired=tuple(expired),
+        own_faults=tuple(sorted(court.own_faults)),
+    )
+
+
+def _nodes(
+    documents: Sequence[Mapping[str, Any]],
+    profile: Profile,
+    nics: tuple[str, ...],
+    rails: Mapping[str, Sequence[RailName]],
+) -> tuple[Node, ...]:
+    """Nodes by name; two documents of one name are told apart, not dropped."""
+    ordered = sorted(
+        ((Facts(document), document) for document in documents),
+        key=lambda one: (one[0].name, _digest(one[1]) if len(documents) > 1 else ""),
+    )
+    seen: dict[str, int] = {}
+    nodes = []
+    for facts, _ in ordered:
+        hostname = facts.name or "unnamed"
+        seen[hostname] = seen.get(hostname, 0) + 1
+        name = hostname if seen[hostname] == 1 else f"{hostname}#{seen[hostname]}"
+        facts.name = name
+        nodes.append(
+            Node(
+                name=name,
+                facts=facts,
+                profile=profile,
+                nics=nics,
+                rail_names=tuple(rails.get(hostname, ())),
+            )
+        )
+    return tuple(nodes)
+
+
+def _digest(document: Mapping[str, Any]) -> str:
+    """Something to order documents of one hostname by: boot, wall, then everything."""
+    node = document.get("node")
+    text = json.dumps(node, sort_keys=True, default=str)
+    return text + hashlib.sha256(repr(sorted(document)).encode()).hexdigest()
+
+
+@dataclass(slots=True, kw_only=True)
+class _Court:
+    """Hears rules one after the other and keeps what they found."""
+
+    nodes: tuple[Node, ...]
+    profile: Profile
+    previous: Previous
+    findings: list[Finding] = field(default_factory=list)
+    own_faults: list[str] = field(default_factory=list)
+    cohorts: tuple[Cohort, ...] = ()
+    reachable: tuple[Node, ...] = ()
+    _sources: dict[tuple[str, ...], tuple[str, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.reachable = tuple(n for n in self.nodes if not _is_lost(n))
+        self.cohorts = cohorts(self.reachable)
+
+    def hear(self, rule: Rule) -> None:
+        if rule.id == REACHABLE:
+            self._hear_each(rule, self.nodes)
+            return
+        for node in self.nodes:
+            if _is_lost(node):
+                self._add(rule, node, Subject(item=None), skip("not collected"), ())
+                self.findings[-1].blocked_by = (REACHABLE,)
+        if rule.scope == "node":
+            self._hear_each(rule, self.reachable)
+        elif rule.scope == "cohort":
+            for cohort in self.cohorts:
+                self._hear_cohort(rule, cohort)
+        else:
+            self._hear_fleet(rule)
+
+    def _hear_each(self, rule: Rule, nodes: Iterable[Node]) -> None:
+        for node in nodes:
+            for subject, answer, reads in self._ask(rule, node):
+                outcome = unknown(answer) if isinstance(answer, str) else answer
+                self._add(rule, node, subject, outcome, reads)
+
+    def _hear_cohort(self, rule: Rule, cohort: Cohort) -> None:
+        answers = [
+            (node, subject, answer, reads)
+            for node in cohort.nodes
+            for subject, answer, reads in self._ask(rule, node)
+        ]
+        votes: dict[str, list[tuple[str, str]]] = {}
+        for node, subject, answer, _ in answers:
+            if isinstance(answer, str):
+                votes.setdefault(_key(subject), []).append((node.name, answer))
+        bases = {key: baseline(cast) for key, cast in votes.items()}
+        for node, subject, answer, reads in answers:
+            if isinstance(answer, Outcome):
+                self._add(rule, node, subject, answer, reads)
+                continue
+            base = bases[_key(subject)]
+            outcome = self._compare(rule, node, subject, answer, base)
+            self._add(rule, node, subject, outcome, reads, answer, base)
+
+    def _compare(
+        self, rule: Rule, node: Node, subject: Subject[Any], value: str, base: Baseline
+    ) -> Outcome:
+        allowed = self.profile.allowed(rule.id, _key(subject))
+        if allowed is not None:
+            wanted = " or ".join(allowed)
+            if matches(value, allowed):
+                return ok(value, f"{wanted} (profile)")
+            return bad(value, f"{wanted} (profile)")
+        outcome = _against_peers(value, base)
+        if outcome.status not in {Status.PASS, Status.SKIP}:
+            return outcome
+        before = self.previous.get((node.name, rule.id, _key(subject)))
+        if before is not None and before != value:
+            return bad(value, f"{before} (saved baseline)", severity="W")
+        if outcome.status is Status.SKIP and before is not None:
+            return ok(value, f"{before} (saved baseline)")
+        return outcome
+
+    def _hear_fleet(self, rule: Rule) -> None:
+        spoken: set[str] = set()
+        for verdict, reads in self._ask_all(rule):
+            spoken.add(verdict.node.name)
+            subject = Subject(item=None, label=verdict.subject, touches=verdict.touches)
+            source = verdict.source or reads
+            self._add(rule, verdict.node, subject, verdict.outcome, source)
+        for node in self.reachable:
+            if node.name not in spoken:
+                nothing = unknown("nothing to judge was found on this node")
+                self._add(rule, node, Subject(item=None), nothing, ())
+
+    def _ask_all(self, rule: Rule) -> list[tuple[Judged, tuple[str, ...]]]:
+        try:
+            return [(verdict, rule.needs) for verdict in rule.decide(self.reachable)]
+        except (Unread, NotHere) as error:
+            outcome = skip(error) if isinstance(error, NotHere) else unknown(error)
+        except Exception as error:
+            outcome = self._own_fault(rule, "the fleet", error)
+        return [(Judged(node=node, outcome=outcome), ()) for node in self.reachable]
+
+    def _ask(
+        self, rule: Rule, node: Node
+    ) -> list[tuple[Subject[Any], Outcome | str, tuple[str, ...]]]:
+        """Every subject of a rule on a node with its answer and what was read."""
+        with node.facts.watched() as reads:
+            found = self._safely(rule, node, lambda: list(rule.over(node)))
+        if isinstance(found, Outcome):
+            return [(Subject(item=None), found, tuple(dict.fromkeys(reads)))]
+        if not found:
+            nothing = unknown("nothing to judge was found on this node")
+            return [(Subject(item=None), nothing, tuple(dict.fromkeys(reads)))]
+        answers = []
+        for subject in found:
+            ask = partial(rule.decide, node, subject.item)
+            with node.facts.watched() as read:
+                answer = self._safely(rule, node, ask)
+            answers.append((subject, answer, tuple(dict.fromkeys(read))))
+        return answers
+
+    def _safely(self, rule: Rule, node: Node, ask: Callable[[], Any]) -> Any:
+        try:
+            return ask()
+        except NotHere as error:
+            return skip(error)
+        except Unread as error:
+            return unknown(error)
+        except (
+            Exception
+        ) as error:  # a rule of ours broke: never a verdict, never hidden
+            return self._own_fault(rule, node.name, error)
+
+    def _own_fault(self, rule: Rule, where: str, error: Exception) -> Outcome:
+        told = f"{type(error).__name__}: {error}"
+        self.own_faults.append(f"{rule.id} on {where}: {told}")
+        return unknown(f"our own fault: {told}")
+
+    def _add(
+        self,
+        rule: Rule,
+        node: Node,
+        subject: Subject[Any],
+        outcome: Outcome,
+        reads: tuple[str, ...],
+        value: str | None = None,
+        base: Baseline | None = None,
+    ) -> None:
+        severity = self._severity(rule, outcome)
+        self.findings.append(
+            Finding(
+                rule=rule,
+                node=node.name,
+                subject=subject.label,
+                status=severity.status if outcome.status is None else outcome.status,
+                severity=severity,
+                observed=outcome.observed,
+                expected=outcome.expected,
+                source=self._sources.setdefault(reads, reads),
+                touches=subject.touches,
+                own_why=outcome.why,
+                own_fix=outcome.fix,
+                peers=base.histogram if base and base.nodes > 1 else "",
+                value=outcome.value if value is None else value,
+                key=_key(subject),
+            )
+        )
+
+    def _severity(self, rule: Rule, outcome: Outcome) -> Severity:
+        if outcome.severity is Severity.INFO:
+            return Severity.INFO
+        letter = self.profile.severity.get(rule.id)
+        if letter is not None:
+            return SEVERITIES[letter]
+        return outcome.severity or rule.severity
+
+
+def _is_lost(node: Node) -> bool:
+    """Nothing came back from it: unreachable, hung, cut off."""
+    return bool(node.facts.collector.get("error"))
+
+
+def _key(subject: Subject[Any]) -> str:
+    return subject.key or subject.label
+
+
+def _against_peers(value: str, base: Baseline) -> Outcome:
+    if base.nodes < 2:
+        return skip(f"{value}: no like node to compare with")
+    if base.unanimous:
+        return ok(value, f"as on {base.nodes} like nodes")
+    if base.majority is None:
+        return bad(value, f"peers disagree: {base.histogram}", severity="W")
+    total = sum(base.counts.values())
+    told = f"{base.majority} ({base.counts[base.majority]} of {total})"
+    return ok(value, told) if value == base.majority else bad(value, told)
+
+
+def _collapse(findings: list[Finding], rules: Sequence[Rule]) -> None:
+    """Turns dependants of what failed into SKIP, and symptoms into non-roots."""
+    at: dict[tuple[str, str], list[Finding]] = {}
+    for finding in findings:
+        at.setdefault((finding.node, finding.id), []).append(finding)
+    nodes = sorted({finding.node for finding in findings})
+    for rule in _in_order(rules):
+        if not (rule.requires or rule.follows):
+            continue
+        for node in nodes:
+            for finding in at.get((node, rule.id), ()):
+                _block(finding, rule, at)
+
+
+def _block(
+    finding: Finding, rule: Rule, at: Mapping[tuple[str, str], list[Finding]]
+) -> None:
+    roots = _roots(finding, rule.requires, at, Status.FAIL)
+    if roots:
+        finding.status = Status.SKIP
+        finding.blocked_by = roots
+        return
+    if finding.bad:
+        finding.blocked_by = _roots(finding, rule.follows, at, Status.FAIL, Status.WARN)
+
+
+def _roots(
+    finding: Finding,
+    causes: Sequence[str],
+    at: Mapping[tuple[str, str], list[Finding]],
+    *statuses: Status,
+) -> tuple[str, ...]:
+    """Ids of the root causes among these checks that concern the finding."""
+    roots: set[str] = set()
+    for cause in causes:
+        for other in at.get((finding.node, cause), ()):
+            if other.touches and not other.touches & finding.touches:
+                continue
+            if other.blocked_by:
+                roots |= set(other.blocked_by)
+            elif other.status in statuses:
+                roots.add(other.id)
+    return tuple(sorted(roots - {finding.id}))
+
+
+def _in_order(rules: Sequence[Rule]) -> list[Rule]:
+    """Rules after those they require or follow; a cycle ends where it closes."""
+    by_id = {rule.id: rule for rule in rules}
+    done: dict[str, Rule] = {}
+    open_: set[str] = set()
+
+    def visit(rule: Rule) -> None:
+        if rule.id in done or rule.id in open_:
+            return
+        open_.add(rule.id)
+        for name in (*rule.requires, *rule.follows):
+            if name in by_id:
+                visit(by_id[name])
+        done[rule.id] = rule
+
+    for rule in rules:
+        visit(rule)
+    return list(done.values())
+
+
+def _waive(
+    findings: Iterable[Finding], waivers: Sequence[Waiver], today: dt.date
+) -> list[str]:
+    """Applies waivers; tells those that have expired."""
+    live = [waiver for waiver in waivers if waiver.until >= today]
+    for finding in findings:
+        if not finding.bad:
+            continue
+        for waiver in live:
+            if _covers(waiver, finding):
+                finding.waived = Waived(
+                    was=finding.status,
+                    until=waiver.until.isoformat(),
+                    reason=waiver.reason,
+                )
+                finding.status = Status.SKIP
+                break
+    return [
+        f"{waiver.id} {waiver.node} {waiver.subject}".strip()
+        + f": expired on {waiver.until.isoformat()} ({waiver.reason})"
+        for waiver in waivers
+        if waiver.until < today
+    ]
+
+
+def _covers(waiver: Waiver, finding: Finding) -> bool:
+    return (
+        waiver.id in {"*", finding.id}
+        and waiver.node in {"", finding.node}
+        and waiver.subject in {"", finding.subject}
+    )

@@ -1,0 +1,172 @@
+"""The profile: an operator's golden values, checked when it is loaded.
+
+A profile wins over the peers and over built-in rules. `expect` holds, for any compared
+check, the values that are allowed: text, `/regular expression/`, `>=400`, `<=4200`; for
+all subjects together (a list) or by compare key (a mapping). `preflight learn` writes
+it.
+"""
+
+from __future__ import annotations
+
+import datetime as dt  # noqa: TC003 - pydantic reads it at run time
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path  # noqa: TC003 - part of the public signature
+from typing import Annotated, Any
+
+import yaml
+from pydantic import BeforeValidator, Field, ValidationError, field_validator
+
+from checks.errors import UsageError
+from checks.profile.iommu import Iommu
+from checks.profile.kubernetes import Kubernetes
+from checks.profile.memory import Memory
+from checks.profile.mooncake import Mooncake
+from checks.profile.nic import Nic
+from checks.profile.ovs import Ovs
+from checks.profile.roce import Roce
+from checks.profile.routes import Routes
+from checks.profile.section import Section
+
+SCHEMA = "preflight.profile/1"
+
+
+def _texts(value: Any) -> Any:
+    """One value or a list of values, as texts; booleans as JSON writes them."""
+    every = value if isinstance(value, list | tuple) else [value]
+    return tuple(
+        str(each).lower() if isinstance(each, bool) else str(each) for each in every
+    )
+
+
+Allowed = Annotated[tuple[str, ...], BeforeValidator(_texts)]
+
+
+class ProfileRail(Section):
+    """The name of a rail and anything that identifies it on a node."""
+
+    name: str
+    device: str = ""
+    netdev: str = ""
+    bdf: str = ""
+    mac: str = ""
+    address: str = ""
+
+
+class Waiver(Section):
+    """A bad finding that is accepted until a date; empty fields match everything."""
+
+    id: str
+    node: str = ""
+    subject: str = ""
+    until: dt.date
+    reason: str = Field(min_length=1)
+
+
+class Profile(Section):
+    """All that an operator may prescribe; every field may be missing."""
+
+    schema_: str = Field(default=SCHEMA, alias="schema")
+    name: str = ""
+    nics: tuple[str, ...] = ()
+    rails: tuple[ProfileRail, ...] = ()
+    ovs: Ovs = Ovs()
+    routes: Routes = Routes()
+    iommu: Iommu = Iommu()
+    nic: Nic = Nic()
+    roce: Roce = Roce()
+    memory: Memory = Memory()
+    kubernetes: Kubernetes = Kubernetes()
+    mooncake: Mooncake = Mooncake()
+    expect: dict[str, Allowed | dict[str, Allowed]] = Field(default_factory=dict)
+    severity: dict[str, str] = Field(default_factory=dict)
+    disable: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+    """Checks that may stay UNKNOWN without making the node undetermined."""
+    waivers: tuple[Waiver, ...] = ()
+
+    @field_validator("schema_")
+    @classmethod
+    def _is_ours(cls, value: str) -> str:
+        if value != SCHEMA:
+            raise ValueError(f"must be {SCHEMA}")
+        return value
+
+    @field_validator("severity")
+    @classmethod
+    def _are_letters(cls, value: dict[str, str]) -> dict[str, str]:
+        for name, letter in value.items():
+            if letter not in {"C", "E", "W", "I"}:
+                raise ValueError(f"{name}: must be C, E, W or I, not {letter!r}")
+        return value
+
+    def allowed(self, check: str, key: str) -> tuple[str, ...] | None:
+        """What `expect` allows for one subject of a compared check; None if silent."""
+        found = self.expect.get(check)
+        return found.get(key) if isinstance(found, Mapping) else found
+
+
+def matches(value: str, allowed: Sequence[str]) -> bool:
+    """Whether a value is one of those allowed."""
+    return any(_matches(value, each) for each in allowed)
+
+
+def load_profile(path: Path, known: Sequence[str] = ()) -> Profile:
+    """Reads a profile; errors name the file and the field.
+
+    Args:
+        path: a YAML file.
+        known: ids of all checks; others are refused where a check is named.
+    """
+    try:
+        loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from None
+    except yaml.YAMLError as error:
+        raise UsageError(f"{path} is no YAML: {' '.join(str(error).split())}") from None
+    profile = _validated(loaded or {}, path)
+    if known:
+        _refuse_unknown_checks(profile, path, frozenset(known))
+    return profile
+
+
+def _validated(loaded: Any, path: Path) -> Profile:
+    if not isinstance(loaded, Mapping):
+        raise UsageError(f"{path}: a profile is a mapping of fields")
+    try:
+        return Profile.model_validate(loaded)
+    except ValidationError as error:
+        one = error.errors()[0]
+        field = ".".join(str(part) for part in one["loc"]) or "profile"
+        value = one.get("input")
+        shown = f" (got {value!r})" if not isinstance(value, Mapping) else ""
+        raise UsageError(f"{path}: {field}: {one['msg']}{shown}") from None
+
+
+def _refuse_unknown_checks(profile: Profile, path: Path, known: frozenset[str]) -> None:
+    named: dict[str, Iterable[str]] = {
+        "expect": profile.expect,
+        "severity": profile.severity,
+        "disable": profile.disable,
+        "optional": profile.optional,
+        "waivers": [waiver.id for waiver in profile.waivers],
+    }
+    for field, names in named.items():
+        for name in names:
+            if name not in known and not (field == "waivers" and name == "*"):
+                raise UsageError(
+                    f"{path}: {field}: no check is called {name!r}",
+                    "`preflight list-checks` shows all",
+                )
+
+
+def _matches(value: str, allowed: str) -> bool:
+    if len(allowed) > 1 and allowed.startswith("/") and allowed.endswith("/"):
+        return re.fullmatch(allowed[1:-1], value) is not None
+    if allowed.startswith((">=", "<=")):
+        try:
+            number, bound = float(value), float(allowed[2:])
+        except ValueError:
+            return False
+        return number >= bound if allowed.startswith(">=") else number <= bound
+    return value == allowed

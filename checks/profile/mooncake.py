@@ -1,0 +1,16 @@
+"""What a profile says of time, ports and Mooncake itself."""
+
+from __future__ import annotations
+
+from checks.profile.section import Section
+
+
+class Mooncake(Section):
+    """Golden values of one site; None or empty means that the profile is silent."""
+
+    offset_warning_s: float = 0.1
+    offset_error_s: float = 1.0
+    master: str = ""
+    """HOST:PORT of the master."""
+    ports: tuple[int, ...] = ()
+    """Ports that the rollout will listen on, besides the built-in ones."""

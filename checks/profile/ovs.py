@@ -1,0 +1,19 @@
+"""What a profile says of OVS: whether it is expected, its bridges and offload."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from checks.profile.section import Section
+
+
+class Ovs(Section):
+    """Golden values of one site; None or empty means that the profile is silent."""
+
+    expected: bool | None = None
+    """Whether the node runs Open vSwitch at all."""
+    bridges: tuple[str, ...] = ()
+    uplinks: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    """Devices that belong into each bridge."""
+    hw_offload: bool | None = None
+    mtu: int | None = None

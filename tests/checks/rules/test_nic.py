@@ -1,0 +1,180 @@
+"""NIC rules, from the catalogue's fixtures and reports."""
+
+from __future__ import annotations
+
+import json
+
+PSID = "MT_0000000838"
+
+
+def sysfs(device, *, bdf="0000:1a:00.0", state="4: ACTIVE", phys="5: LinkUp", **more):
+    base = f"/sys/class/infiniband/{device}"
+    layer = more.get("layer", "Ethernet")
+    return {
+        f"{base}/device": {"link": f"../../../{bdf}"},
+        f"{base}/fw_ver": f"{more.get('fw', '28.43.2566')}\n",
+        f"{base}/board_id": f"{more.get('psid', PSID)}\n",
+        f"{base}/ports/1/state": f"{state}\n",
+        f"{base}/ports/1/phys_state": f"{phys}\n",
+        f"{base}/ports/1/link_layer": f"{layer}\n",
+        f"{base}/ports/1/gid_attrs/ndevs/0": f"{more.get('netdev', 'n' + device)}\n",
+    }
+
+
+F38 = [
+    {
+        "ifindex": 0,
+        "ifname": "mlx5_0",
+        "port": 1,
+        "state": "ACTIVE",
+        "physical_state": "LINK_UP",
+        "netdev": "ens1f0np0",
+        "netdev_index": 4,
+    },
+    {
+        "ifindex": 1,
+        "ifname": "mlx5_1",
+        "port": 1,
+        "state": "DOWN",
+        "physical_state": "POLLING",
+        "netdev": "ens2f0np0",
+        "netdev_index": 5,
+    },
+]
+
+
+def test_f38_a_polling_port_fails_and_the_cable_is_named(bench):
+    seen = bench.judge(bench.doc(cmds={"rdma -j link": json.dumps(F38)}))
+
+    finding = seen.one("nic-port-state", "mlx5_1")
+    assert finding.status == "FAIL"
+    assert "no link partner" in finding.observed
+    assert seen.status("nic-port-state", "mlx5_0") == "PASS"
+
+
+def test_f38_the_old_spelling_of_a_port_means_the_same(bench):
+    old = [{**row, "ifname": f"{row['ifname']}/1"} for row in F38]
+    for row in old:
+        del row["port"]
+
+    seen = bench.judge(bench.doc(cmds={"rdma -j -d link": json.dumps(old)}))
+
+    assert seen.statuses("nic-port-state") == {"mlx5_0": "PASS", "mlx5_1": "FAIL"}
+
+
+def test_f38b_no_rdma_core_in_the_kernel_is_a_failed_count(bench):
+    entry = (1, "", "Failed to open NETLINK_RDMA socket\n")
+
+    seen = bench.judge(bench.doc(cmds={"rdma -j link": entry}))
+
+    assert seen.status("nic-count") == "FAIL"
+    assert seen.one("nic-count").severity == "critical"
+
+
+def test_a_node_of_which_nothing_is_known_is_unknown_everywhere(bench):
+    seen = bench.judge(bench.doc())
+
+    statuses = {f.status.value for f in seen.report.findings if f.id[:4] != "meta"}
+    assert statuses <= {"UNKNOWN", "SKIP"}
+    assert seen.report.exit_code() == 3
+
+
+def test_f37_r84_nvsentinel_1361_an_unused_port_is_info_not_fatal(bench):
+    files = {
+        **sysfs("mlx5_0"),
+        **sysfs("mlx5_1", bdf="0000:2a:00.0", state="1: DOWN", phys="3: Disabled"),
+    }
+
+    finding = bench.judge(bench.doc(files=files)).one("nic-port-state", "mlx5_1")
+
+    assert (finding.status, finding.severity) == ("SKIP", "info")
+
+
+def test_f37_the_same_port_fails_when_mooncake_was_told_to_use_it(bench):
+    files = {
+        **sysfs("mlx5_0"),
+        **sysfs("mlx5_1", bdf="0000:2a:00.0", state="1: DOWN", phys="3: Disabled"),
+        **bench.env(MC_MS_FILTERS="mlx5_0,mlx5_1"),
+    }
+
+    finding = bench.judge(bench.doc(files=files)).one("nic-port-state", "mlx5_1")
+
+    assert (finding.status, finding.severity) == ("FAIL", "critical")
+
+
+def test_f36_r36_one_infiniband_port_among_roce_nodes_fails_and_blocks_its_state(bench):
+    nodes = [
+        bench.doc(name, files=sysfs("mlx5_9"))
+        for name in ("node-b", "node-c", "node-d")
+    ]
+    odd = sysfs("mlx5_9", layer="InfiniBand", state="1: DOWN", phys="2: Polling")
+
+    seen = bench.judge(bench.doc(files=odd), *nodes)
+
+    assert seen.status("nic-link-type", node="node-a") == "FAIL"
+    blocked = seen.one("nic-port-state", node="node-a")
+    assert (blocked.status, blocked.blocked_by) == ("SKIP", ("nic-link-type",))
+    assert seen.status("nic-link-type", node="node-b") == "PASS"
+
+
+def test_the_one_node_with_other_firmware_is_named_with_what_its_peers_run(bench):
+    nodes = [bench.doc(f"node-{n}", files=sysfs("mlx5_0")) for n in "abc"]
+    old = bench.doc("node-d", files=sysfs("mlx5_0", fw="28.39.1002"))
+
+    seen = bench.judge(*nodes, old)
+
+    finding = seen.one("nic-fw-consistent", node="node-d")
+    assert finding.status == "FAIL"
+    assert finding.expected == "28.43.2566 (3 of 4)"
+    assert finding.peers == "28.43.2566 x3, 28.39.1002 x1"
+    assert seen.status("nic-fw-consistent", node="node-a") == "PASS"
+
+
+def test_two_nodes_that_differ_disagree_and_neither_is_blamed(bench):
+    one = bench.doc("node-a", files=sysfs("mlx5_0"))
+    two = bench.doc("node-b", files=sysfs("mlx5_0", fw="28.39.1002"))
+
+    seen = bench.judge(one, two)
+
+    assert seen.by_node("nic-fw-consistent") == {"node-a": "WARN", "node-b": "WARN"}
+
+
+def test_boards_of_another_kind_are_another_cohort_and_not_outliers(bench):
+    like = [bench.doc(f"node-{n}", files=sysfs("mlx5_0")) for n in "abc"]
+    other = bench.doc("node-d", files=sysfs("mlx5_0", psid="MT_9", fw="40.1"))
+
+    seen = bench.judge(*like, other)
+
+    assert seen.status("nic-fw-consistent", node="node-d") == "SKIP"
+
+
+def test_the_profile_wins_over_the_peers(bench):
+    nodes = [bench.doc(f"node-{n}", files=sysfs("mlx5_0")) for n in "abc"]
+    profile = {"nic": {"firmware": {PSID: ["28.39.1002"]}}}
+
+    seen = bench.judge(*nodes, profile=profile)
+
+    assert set(seen.by_node("nic-fw-consistent").values()) == {"FAIL"}
+
+
+def test_r40_nccl_1277_another_device_name_on_the_same_rail_is_named(bench):
+    nodes = [bench.doc(f"node-{n}", files=sysfs("mlx5_0")) for n in "abc"]
+    renamed = bench.doc("node-d", files=sysfs("mlx5_3"))
+
+    seen = bench.judge(*nodes, renamed)
+
+    assert seen.status("nic-naming", node="node-d") == "FAIL"
+    assert seen.status("nic-naming", node="node-a") == "PASS"
+
+
+def test_a_named_device_that_is_not_there_fails_the_count(bench):
+    seen = bench.judge(bench.doc(files=sysfs("mlx5_0")), nics=("mlx5_0", "mlx5_7"))
+
+    assert seen.status("nic-count") == "FAIL"
+    assert "mlx5_7" in seen.one("nic-count").observed
+
+
+def test_a_selection_that_leaves_no_port_fails(bench):
+    files = sysfs("mlx5_0", state="1: DOWN", phys="3: Disabled")
+
+    assert bench.judge(bench.doc(files=files)).status("nic-count") == "FAIL"
