@@ -80,6 +80,19 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What the hosts of a fabric have beyond a network.
+
+    With `init` a host has a PID namespace and a process 1 (see `Fabric.boot`). Of the
+    `private` directories each host has its own, empty but for `directories`.
+    """
+
+    init: bool = False
+    private: tuple[str, ...] = ()
+    directories: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
     """A leased fabric number."""
 
@@ -102,8 +115,7 @@ class Fabric:
         self._members: dict[str, Member] = {}
         self._order: dict[str, int] = {}
         self._namespaces: dict[str, Namespaces] = {}
-        self._init = False
-        self._private: tuple[str, ...] = ()
+        self._machine = Machine()
 
     @classmethod
     def build(
@@ -111,8 +123,7 @@ class Fabric:
         members: Sequence[Member],
         *,
         rails: int,
-        init: bool = False,
-        private: Sequence[str] = (),
+        machine: Machine | None = None,
         block: int | None = None,
         directory: Path | None = None,
     ) -> Fabric:
@@ -121,8 +132,7 @@ class Fabric:
         Args:
             members: its hosts; no two may share a number.
             rails: networks of the data plane, 1..7.
-            init: whether hosts have a PID namespace and a process 1 (see `boot`).
-            private: directories of which each host has its own, empty at first.
+            machine: what its hosts have beyond a network.
             block: exactly this number, or the first free one.
             directory: of the leases; the state directory of this user by default.
 
@@ -136,7 +146,7 @@ class Fabric:
             leased = lease_block(pinned=block, directory=directory)
             stack.callback(leased.lock.release)
             fabric = cls(leased, keeper, _planes(leased.index, rails))
-            fabric._init, fabric._private = init, tuple(private)
+            fabric._machine = machine or fabric._machine
             stack.callback(_remove_device, leased.device)
             fabric._start(members)
             stack.pop_all()
@@ -182,13 +192,18 @@ class Fabric:
         """Starts the one service of a host with an init; the host ends with it."""
         self._keeper.boot(host, argv, log)
 
+    def is_up(self, host: str) -> bool:
+        """False between `kill` and `revive`."""
+        return host in self._namespaces
+
     def alive(self, host: str) -> bool:
+        """Whether the init of a host still lives."""
         return self._keeper.alive(host)
 
     def kill(self, host: str) -> None:
         """Ends a host as a power cut does: its processes and its devices are gone."""
         self._keeper.drop([host])
-        del self._namespaces[host]
+        self._namespaces.pop(host, None)
         for device in self._ports(host):
             _remove_device(device, inside=self.enter_switch())
 
@@ -224,8 +239,13 @@ class Fabric:
             list(pool.map(self._configure, names))
 
     def _make(self, names: Sequence[str]) -> None:
+        machine = self._machine
         made = self._keeper.make(
-            names, sysctl=_SYSCTL, init=self._init, private=self._private
+            names,
+            sysctl=_SYSCTL,
+            init=machine.init,
+            private=machine.private,
+            directories=machine.directories,
         )
         self._namespaces.update(made)
 

@@ -16,7 +16,8 @@ the host dies with it, as a machine does. Requests, one a line:
     {"op": "alive", "name": N}              -> {"alive": bool} of an init
 
 HOST = {"name", "hostname", "sysctl": {path under /proc/sys: text}, "init": bool,
-"private": [directories that get an empty file system of their own]}
+"private": [directories that get an empty file system of their own], "directories":
+[directories that are made then]}
 DESCRIPTORS = {"net": fd, "mnt": fd, "uts": fd, "init": pid or 0}; they are reached as
 /proc/<keeper>/fd/<fd>. An answer is {"ok": true, ...} or {"ok": false, "error": text}.
 """
@@ -229,6 +230,8 @@ def _enter_new_namespaces(host: Document) -> None:
     _fresh_sys()
     for directory in host.get("private", []):
         _mount("tmpfs", directory, "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=755")
+    for directory in host.get("directories", []):
+        os.makedirs(directory, mode=0o755, exist_ok=True)  # noqa: PTH103
     for path, text in host.get("sysctl", {}).items():
         _write_sysctl(path, text)
 

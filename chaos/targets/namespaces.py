@@ -103,6 +103,7 @@ class Keeper:
         sysctl: dict[str, str],
         init: bool = False,
         private: Sequence[str] = (),
+        directories: Sequence[str] = (),
     ) -> dict[str, Namespaces]:
         """Makes hosts: network, mount and UTS namespaces each, PID as well with init.
 
@@ -111,8 +112,14 @@ class Keeper:
             sysctl: settings under /proc/sys, of the new network namespaces alone.
             init: whether they get a process 1, which waits for `boot`.
             private: directories that get an empty file system of their own.
+            directories: further directories to make, in the private ones as a rule.
         """
-        shape = {"sysctl": sysctl, "init": init, "private": list(private)}
+        shape = {
+            "sysctl": sysctl,
+            "init": init,
+            "private": list(private),
+            "directories": list(directories),
+        }
         hosts = [{"name": name, "hostname": name, **shape} for name in names]
         made = self._ask(op="make", hosts=hosts)["hosts"]
         new = {
