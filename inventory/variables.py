@@ -234,11 +234,12 @@ def _are(kind: type, *values: object) -> bool:
 def _both(before: object, after: object) -> Lined:
     result = Lined(after.line if isinstance(after, Lined) else 0)
     for part in (before, after):
-        for key in part if isinstance(part, dict) else ():
-            if isinstance(part, Lined):
+        if isinstance(part, Lined):
+            for key in part:
                 result.take(part, key)
-            else:
-                result.put(str(key), part[key], result.line)
+        elif isinstance(part, dict):
+            for key, value in part.items():
+                result.put(str(key), value, result.line)
     return result
 
 

@@ -1,7 +1,8 @@
 """Who may import whom, as `docs/design.md` says. Read from the sources, not by running.
 
 `refimpl.core` imports nothing of the house; other rooms of `refimpl` never import
-`chaos`; `chaos` imports `refimpl` in one file; suites import `chaos` only.
+`chaos`; `inventory` imports nothing of the house; `chaos` imports `refimpl` in one
+file; `checks` imports neither; suites import `chaos` and `checks`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-HOUSE = ("refimpl", "chaos", "suites", "tests", "benchmarks")
+HOUSE = (
+    "refimpl", "chaos", "checks", "inventory", "suites", "tests", "benchmarks"
+)  # fmt: skip
 ONE_DOOR = "chaos/systems/refimpl.py"
 IMPURE = ("time", "socket", "threading", "asyncio", "subprocess", "select", "selectors")
 
@@ -68,11 +71,23 @@ def test_the_reference_system_knows_nothing_of_who_breaks_it(source: str) -> Non
     assert of_the_house(source, "refimpl") == []
 
 
+@pytest.mark.parametrize("source", sources("inventory"))
+def test_the_inventory_imports_nothing_of_the_house_but_itself(source: str) -> None:
+    assert of_the_house(source, "inventory") == []
+
+
+@pytest.mark.parametrize("source", sources("checks"))
+def test_preflight_knows_neither_the_harness_nor_the_reference_system(
+    source: str,
+) -> None:
+    assert of_the_house(source, "checks", "inventory") == []
+
+
 @pytest.mark.parametrize("source", sources("chaos"))
 def test_only_one_file_of_the_harness_imports_the_reference_system(
     source: str,
 ) -> None:
-    allowed = ("chaos", *(("refimpl",) if source == ONE_DOOR else ()))
+    allowed = ("chaos", "inventory", *(("refimpl",) if source == ONE_DOOR else ()))
 
     assert of_the_house(source, *allowed) == []
 
