@@ -29,6 +29,7 @@ import refimpl
 from chaos.errors import HarnessError, NeedsNewCluster, UsageError
 from chaos.safety.identity import send_signal, state_of, wait_until
 from chaos.systems.base import Answer, Limits
+from chaos.systems.clocks import Clocks, in_our_time
 from chaos.systems.layout import MASTER, PROBE, Layout
 from chaos.systems.probe import READY, TOKEN, RemoteProbe, command
 from refimpl.client import ClientSettings, PoolClient
@@ -145,6 +146,8 @@ class RefimplCluster:
         self._made: list[str] = []
         self._channels: dict[str, grpc.Channel] = {}
         self._probes: list[KvProbe] = []
+        self._clocks = Clocks()
+        self._pids: dict[str, int] = {}
 
     # -- shape -------------------------------------------------------------------
 
@@ -301,7 +304,10 @@ class RefimplCluster:
         )
 
     def engine_state(self, engine: str) -> dict[str, Any]:
-        return self._control(engine, op="state")
+        state = self._control(engine, op="state")
+        if self.hosts is not None:
+            in_our_time(state["hicache"], self._ahead_s(engine))
+        return state
 
     def local_only(self, engine: str, on: bool) -> None:
         self._control(engine, op="breaker", force="open" if on else "none")
@@ -431,7 +437,9 @@ class RefimplCluster:
         env = {**_ENV, "PYTHONPATH": root, "REFIMPL_FAILPOINTS": self._failpoints()}
         if self._token:
             env |= {_ROLE_TOKEN: self._token, TOKEN: self._token}
-        return self._target.spawn(role, self.argv(role), env)
+        process = self._target.spawn(role, self.argv(role), env)
+        self._pids[role] = process.pid
+        return process
 
     def _failpoints(self) -> str:
         return ";".join(f"{_defect(name)}=on" for name in self.spec.defects)
@@ -477,6 +485,14 @@ class RefimplCluster:
                 send_signal(process.pid, process.start_ticks, signal.SIGCONT)
         for role in started:
             self._wait_ready(role)
+
+    def _ahead_s(self, engine: str) -> float:
+        """How far the clock of an engine's host is ahead of ours."""
+        return self._clocks.ahead_s(
+            engine,
+            self._pids.get(engine, 0),
+            lambda: float(self._control(engine, op="state")["hicache"]["now"]),
+        )
 
     def _reset_engine(self, engine: str) -> None:
         self._control(engine, op="breaker", force="none")
