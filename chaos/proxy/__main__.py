@@ -58,6 +58,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Fault proxies behind Toxiproxy's HTTP API.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     parser.add_argument("--listen", default="127.0.0.1:8474", metavar="HOST:PORT")
     parser.add_argument("--seed", type=int, default=0, help="of every random draw")

@@ -72,16 +72,20 @@ def _read(path: str) -> str:
         return UsageError(f"--token-file {path!r}: {problem}", remedy)
 
     try:
-        # Without O_NONBLOCK, opening a pipe would wait for its writer.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        # Path.open takes no opener.
+        with open(path, "rb", opener=_without_waiting) as opened:
+            mode = os.fstat(opened.fileno()).st_mode
+            if not stat.S_ISREG(mode):
+                raise refuse("is not a plain file", "name a plain file")
+            if mode & stat.S_IRWXO:
+                raise refuse("is open to every user", "chmod 600 it")
+            data = opened.read(MOST_CHARACTERS + 3)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise refuse(f"cannot be read ({why})", "check the path") from error
-    with os.fdopen(descriptor, "rb") as opened:
-        mode = os.fstat(descriptor).st_mode
-        if not stat.S_ISREG(mode):
-            raise refuse("is not a plain file", "name a plain file")
-        if mode & stat.S_IRWXO:
-            raise refuse("is open to every user", "chmod 600 it")
-        data = opened.read(MOST_CHARACTERS + 3)
     return data.rstrip(b"\r\n").decode("utf-8", "surrogateescape")
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Opening a pipe would wait for its writer else."""
+    return os.open(path, flags | os.O_NONBLOCK)

@@ -84,22 +84,23 @@ def read_guarded_file(path: str, flag: str, *, most: int = MOST_BYTES + 2) -> by
         return UsageError(f"{flag} {path!r}: {problem}; {remedy}")
 
     try:
-        # Without O_NONBLOCK, opening a pipe would wait for its writer.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        # Path.open takes no opener.
+        with open(path, "rb", opener=_without_waiting) as opened:
+            mode = os.fstat(opened.fileno()).st_mode
+            if not stat.S_ISREG(mode):
+                raise refuse("is not a plain file", "name a plain file")
+            if mode & stat.S_IRWXO:
+                open_to = f"is open to every user (mode {stat.S_IMODE(mode):04o})"
+                raise refuse(open_to, "chmod 600 it")
+            data = opened.read(most + 1)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
-        raise refuse(
-            f"cannot be read ({why})", "check the path and its owner"
-        ) from error
-    with os.fdopen(descriptor, "rb") as opened:
-        mode = os.fstat(descriptor).st_mode
-        if not stat.S_ISREG(mode):
-            raise refuse("is not a plain file", "name a plain file")
-        if mode & stat.S_IRWXO:
-            raise refuse(
-                f"is open to every user (mode {stat.S_IMODE(mode):04o})", "chmod 600 it"
-            )
-        data = opened.read(most + 1)
+        raise refuse(f"cannot be read ({why})", "check path and owner") from error
     if len(data) > most:
         raise refuse(f"has more than {most} bytes", "is it the right file?")
     return data
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Opening a pipe would wait for its writer else."""
+    return os.open(path, flags | os.O_NONBLOCK)
