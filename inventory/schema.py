@@ -191,6 +191,9 @@ class HostEntry(_Model):
     known_hosts: Path | None = None
     """None: ~/.ssh/known_hosts and /etc/ssh/ssh_known_hosts. Always checked."""
     python: Program = "python3"
+    pythonpath: AbsolutePath | Literal[""] = ""
+    """Where the system that the harness starts is found on the host, when `python`
+    does not have it installed."""
     sudo: bool = False
     """Commands that need root go through `sudo -n`; no password is ever sent."""
     groups: tuple[str, ...] = ()
