@@ -102,14 +102,15 @@ class HostUnreachable(HarnessError):
     """No answer from the agent on a host within the deadline, or there is none.
 
     What was asked was executed at most once; read the state before asking again. The
-    host heals itself when its lease runs out.
+    host heals itself when its lease runs out. `gone`: it has no agent of ours any more.
     """
 
-    def __init__(self, *, host: str, op: str, reason: str) -> None:
+    def __init__(self, *, host: str, op: str, reason: str, gone: bool = False) -> None:
         super().__init__(f"host {host} does not answer to {op}: {reason}")
         self.host = host
         self.op = op
         self.reason = reason
+        self.gone = gone
 
 
 class AgentError(HarnessError):

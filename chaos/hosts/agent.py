@@ -74,6 +74,7 @@ MAX_TIMEOUT_S = 600.0
 DEFAULT_TIMEOUT_S = 5.0
 
 TICK_S = 0.1
+BEAT_S = 0.25
 LOG_CHECK_S = 1.0
 KILL_WAIT_S = 2.0
 STATE_WAIT_S = 1.0
@@ -531,14 +532,20 @@ class Book:
         return book
 
     @classmethod
-    def load(cls, path: Path) -> Book:
-        """Reads a ledger back, and goes on writing it."""
+    def read(cls, path: Path) -> Book:
+        """Reads a ledger back, of a living or a dead agent."""
         book = cls(path)
         for line in path.read_bytes().splitlines():
             try:
                 book._apply(json.loads(line))
             except (ValueError, KeyError, TypeError):
                 book.torn_rows += 1
+        return book
+
+    @classmethod
+    def load(cls, path: Path) -> Book:
+        """Reads the ledger of a dead agent back, and goes on writing it."""
+        book = cls.read(path)
         flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
         book._descriptor = os.open(str(path), flags)
         book._end_torn_row()
@@ -1350,8 +1357,7 @@ class Answers:
         return future
 
     def _weigh(self, future: asyncio.Future[bytes]) -> None:
-        if not future.cancelled():
-            self._bytes += len(future.result())
+        self._bytes += _weight(future)
         while len(self._kept) > MAX_ANSWERS or self._bytes > MAX_ANSWER_BYTES:
             if not self._drop_oldest():
                 return
@@ -1363,7 +1369,7 @@ class Answers:
             if len(self._kept) == 1:
                 return False  # the last answer is kept whatever its size
             del self._kept[request_id]
-            self._bytes -= 0 if future.cancelled() else len(future.result())
+            self._bytes -= _weight(future)
             client, _, number = request_id.rpartition(":")
             self._floor[client] = max(self._floor.get(client, -1), int(number))
             self._floor.move_to_end(client)
@@ -1371,6 +1377,11 @@ class Answers:
                 self._floor.popitem(last=False)
             return True
         return False
+
+
+def _weight(future: asyncio.Future[bytes]) -> int:
+    failed = future.cancelled() or future.exception() is not None
+    return 0 if failed else len(future.result())
 
 
 # --- the worker -----------------------------------------------------------------------
@@ -1448,7 +1459,7 @@ class Worker:
     async def _keep_beating(self) -> None:
         while True:
             self._beat.write(self.expires_at, now_s())
-            await asyncio.sleep(TICK_S)
+            await asyncio.sleep(BEAT_S)
 
     async def _tick(self) -> None:
         now = now_s()
@@ -1461,20 +1472,29 @@ class Worker:
             ):
                 late = now >= fault.confirm_by
                 reason = "not confirmed in time" if late else "its lease ran out"
-                await self._exclusive(self._disarm(fault, reason))
+                with contextlib.suppress(Refused):  # ending: it heals them all
+                    await self._exclusive(self._disarm(fault, reason))
         if now >= self._next_log_check:
             self._next_log_check = now + LOG_CHECK_S
             self.roles.bound_logs()
         self._reap_strays()
 
     def _reap_strays(self) -> None:
-        """Orphans come to us; those that have ended are collected."""
-        ours = {role.pid for role in self.roles.roles.values()}
-        ours |= self.bench.popens.keys() | self.commands.live
-        for pid in children_of(os.getpid()):
-            if pid not in ours and stat_of(pid)[:1] == ["Z"]:
-                with contextlib.suppress(ChildProcessError):
-                    os.waitpid(pid, os.WNOHANG)
+        """Orphans come to us; those that have ended are collected, one a tick.
+
+        What is ours is asked first: an ended child that nobody collects hides others.
+        """
+        for popen in self._popens():
+            popen.poll()
+        with contextlib.suppress(ChildProcessError):
+            flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+            ended = os.waitid(os.P_ALL, 0, flags)
+            if ended is not None and ended.si_pid not in self.commands.live:
+                os.waitpid(ended.si_pid, os.WNOHANG)
+
+    def _popens(self) -> list[subprocess.Popen[bytes]]:
+        roles = [role.popen for role in self.roles.roles.values()]
+        return [*roles, *self.bench.popens.values()]
 
     # the end
 
@@ -1570,6 +1590,8 @@ class Worker:
             self._holder = asyncio.ensure_future(work)
             try:
                 return await self._holder
+            except asyncio.CancelledError:
+                raise Refused("the agent is ending: {}".format(self.ending)) from None
             finally:
                 self._holder = None
 
@@ -1579,6 +1601,7 @@ class Worker:
             "version": VERSION,
             "run": self.run,
             "pid": os.getpid(),
+            "warden": os.getppid(),
             "boot_id": boot_id(),
             "hostname": kernel.nodename,
             "kernel": kernel.release,
@@ -1998,6 +2021,7 @@ class Warden:
         self._wait_for_commands()
         ledger = self.directory / "ledger.jsonl"
         if not ledger.exists():
+            clear(self.directory, keep_ledger=False)
             return 0
         book = Book.load(ledger)
         left = asyncio.run(heal_book(book, "the worker died", emit=lambda row: None))
@@ -2231,10 +2255,10 @@ def status(state_dir: Path) -> list[Json]:
 
 
 def _ledger_row(ledger: Path) -> Json:
-    book = Book(ledger)
-    with contextlib.suppress(OSError):
-        book = Book.load(ledger)
-        book.close()
+    try:
+        book = Book.read(ledger)
+    except OSError:
+        book = Book(ledger)  # it went while we looked
     return {
         "controller": book.header.get("controller", ""),
         "faults": [fault.document() for fault in book.faults.values() if fault.open],
@@ -2274,7 +2298,7 @@ def serve(options: argparse.Namespace) -> int:
         say(json.dumps({"error": "not ready", "log": _log_of(directory)}))
         return EXIT_BROKE
     say(ready)
-    return 0
+    return 0 if json.loads(ready).get("ready") else EXIT_BROKE
 
 
 def _ready_line(reading: int) -> str:
@@ -2345,6 +2369,8 @@ def _work(
 ) -> int:
     """The worker, from its start to its end."""
     become_subreaper()
+    if os.getppid() != warden:
+        return EXIT_BROKE
 
     def tell(line: Json) -> None:
         os.write(ready, _encoded({**line, "warden": warden}) + b"\n")
@@ -2364,8 +2390,10 @@ def _work(
 
     try:
         code = asyncio.run(main())
-    except Exception:
+    except Exception as error:
         traceback.print_exc()
+        with contextlib.suppress(OSError):  # closed, once we were ready
+            tell({"error": one_line("{}: {}".format(type(error).__name__, error))})
         return EXIT_BROKE
     if os.getppid() != warden:
         lock.release()  # nobody else is left to do it

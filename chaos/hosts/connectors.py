@@ -1,6 +1,7 @@
 """How an agent is started and reached: in a namespace of this machine, or over SSH.
 
 Nothing here acts on a host but by starting `agent.py` there and by talking to it.
+What SSH needs (paramiko) is imported when a session is used, not for namespaces.
 """
 
 from __future__ import annotations
@@ -13,16 +14,24 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chaos.errors import HarnessError, UsageError
+from chaos.errors import HarnessError, HostUnreachable, UsageError
 from chaos.hosts.link import AgentGone
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from inventory.channel import Channel as Stream
+    from inventory.ssh import Completed, SshSession
+
 AGENT_PROGRAM = Path(__file__).with_name("agent.py")
 DEFAULT_STATE_DIR = "/run/moonquake"
 START_TIMEOUT_S = 30.0
 RECOVER_TIMEOUT_S = 120.0
+_BOOT = (
+    "import sys;s=sys.stdin.buffer.read();"
+    "g={'__name__':'__main__','SOURCE':s};exec(compile(s,'agent.py','exec'),g)"
+)
+_NO_AGENT = ("no agent at ", "can't open file")
 _BUSY, _RESIDUE = "busy", "residue"
 
 
@@ -120,6 +129,130 @@ class NamespaceConnector:
         except (OSError, subprocess.TimeoutExpired) as error:
             message = f"cannot run the agent on {self.name}: {error}"
             raise HarnessError(message) from error
+
+
+class SshConnector:
+    """An agent on a host of the inventory: sent over stdin, reached through its relay.
+
+    A start whose answer was lost is not repeated: the host is asked whether the agent
+    of this run is there.
+
+    Args:
+        session: To the host; closed with the connector.
+        state_dir: On the host, absolute.
+    """
+
+    def __init__(
+        self, session: SshSession, *, state_dir: str = DEFAULT_STATE_DIR
+    ) -> None:
+        self.name = session.entry.name
+        self.state_dir = state_dir
+        self._session = session
+        self._run = ""
+
+    def start(self, *, run: str, ttl_s: float, controller: str) -> None:
+        from inventory.errors import SshError
+
+        words = _serve_words(run, self.state_dir, ttl_s, controller)
+        try:
+            done = self._program(words, START_TIMEOUT_S)
+        except SshError as error:
+            if not error.maybe_ran or not self._serves(run):
+                raise self._unreachable("start", error) from error
+        else:
+            self._check_started(done)
+        self._run = run
+
+    def connect(self, *, timeout_s: float) -> SshChannel:
+        from inventory.errors import SshError
+
+        if not self._run:
+            raise AgentGone("no agent was started")
+        home = f"{self.state_dir}/{self._run}"
+        words = [f"{home}/agent.py", "relay", "--socket", f"{home}/agent.sock"]
+        try:
+            stream = self._session.open(self._python(words), timeout_s=timeout_s)
+        except SshError as error:
+            raise ConnectionError(str(error)) from error
+        return SshChannel(stream)
+
+    def status(self) -> list[dict[str, Any]]:
+        return self._asked(["status", "--state-dir", self.state_dir], START_TIMEOUT_S)
+
+    def recover(self, run: str = "") -> list[dict[str, Any]]:
+        words = ["recover", "--state-dir", self.state_dir, "--run", run]
+        return self._asked(words, RECOVER_TIMEOUT_S)
+
+    def close(self) -> None:
+        self._session.close()
+
+    def _serves(self, run: str) -> bool:
+        """True when the host says that the agent of this run lives."""
+        rows = self.status()
+        return any(row.get("run") == run and row.get("alive") for row in rows)
+
+    def _check_started(self, done: Completed) -> None:
+        from inventory.programs import not_started
+
+        problem = not_started(self._session.entry, done.rc, done.complaint)
+        if problem is not None and not _rows(done.stdout):
+            raise self._unreachable("start", problem) from problem
+        _ready(self.name, done.stdout, done.stderr)
+
+    def _asked(self, words: Sequence[str], timeout_s: float) -> list[dict[str, Any]]:
+        from inventory.errors import SshError
+
+        try:
+            return _rows(self._program(words, timeout_s).stdout)
+        except SshError as error:
+            raise self._unreachable(words[0], error) from error
+
+    def _program(self, words: Sequence[str], timeout_s: float) -> Completed:
+        """Runs our program, which the host need not have."""
+        return self._session.run(
+            self._python(["-c", _BOOT, *words]),
+            stdin=AGENT_PROGRAM.read_bytes(),
+            timeout_s=timeout_s,
+        )
+
+    def _python(self, words: Sequence[str]) -> list[str]:
+        from inventory.programs import python_argv
+
+        return python_argv(self._session.entry, ["-I", *words])
+
+    def _unreachable(self, op: str, error: Exception) -> HostUnreachable:
+        return HostUnreachable(host=self.name, op=op, reason=str(error))
+
+
+class SshChannel:
+    """The relay of an agent; what SSH loses is a `ConnectionError` like any other."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+
+    def send(self, data: bytes, *, timeout_s: float) -> None:
+        from inventory.errors import SshError
+
+        try:
+            self._stream.send(data, timeout_s=timeout_s)
+        except SshError as error:
+            raise ConnectionError(str(error)) from error
+
+    def recv(self, size: int, *, timeout_s: float) -> bytes:
+        from inventory.errors import SshError
+
+        try:
+            data = self._stream.recv(size, timeout_s=timeout_s)
+        except SshError as error:
+            raise ConnectionError(str(error)) from error
+        if not data:
+            said = self._stream.stderr.decode(errors="replace")
+            if any(words in said for words in _NO_AGENT):
+                raise AgentGone(said.strip()[-300:])
+        return data
+
+    def close(self) -> None:
+        self._stream.close()
 
 
 def _serve_words(run: str, state_dir: str, ttl_s: float, controller: str) -> list[str]:

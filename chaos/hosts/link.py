@@ -89,6 +89,7 @@ class Hello:
     version: int
     run: str
     pid: int
+    warden: int
     boot_id: str
     hostname: str
     kernel: str
@@ -213,8 +214,8 @@ class Agent:
 
     def arm(
         self,
-        *,
         fault_id: str,
+        *,
         kind: str,
         target: str,
         steps: Sequence[Mapping[str, Any]],
@@ -377,7 +378,7 @@ class Agent:
                 return self._attempt(line, request_id, min(attempt_s, left_s))
             except AgentGone as error:
                 raise HostUnreachable(
-                    host=self.name, op=op, reason=str(error)
+                    host=self.name, op=op, reason=str(error), gone=True
                 ) from error
             except (OSError, ValueError) as error:
                 problem = str(error) or type(error).__name__
