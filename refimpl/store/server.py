@@ -50,6 +50,8 @@ _IOV: Final = 1024
 _SCRATCH_BYTES: Final = 256 << 10
 _PATIENCE_S: Final = 5.0
 """With a caller that does not prove itself; the machine's patience, never scaled."""
+_LAST_READS: Final = 1024
+"""Of a connection that was turned away; they take a few frames on their way."""
 _ACCEPT_PAUSE_S: Final = 0.05
 """After accept failed for want of descriptors."""
 
@@ -270,6 +272,7 @@ class DataServer:
         connection.receive_extents(request)
         connection.skip(request.payload_bytes)
         connection.send([self._reply(request, code=Code.NOT_AUTHENTICATED)])
+        connection.linger()
 
     def _serve_one(self, counters: RailCounters, connection: _Connection) -> bool:
         """One request; False at an orderly end of the connection."""
@@ -452,6 +455,14 @@ class _Connection:
             part = self._scratch[: min(count, _SCRATCH_BYTES)]
             self.receive([part])
             count -= len(part)
+
+    def linger(self) -> None:
+        """Ends our half, and takes what is on its way: else a reset eats our answer."""
+        self.sock.shutdown(socket.SHUT_WR)
+        scratch = bytearray(_SCRATCH_BYTES)
+        for _ in range(_LAST_READS):
+            if not self.sock.recv_into(scratch):
+                return
 
     def send(self, views: list[Any]) -> None:
         """Sends the views, straight from where they are."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from refimpl.core.codes import Code
-from refimpl.security.handshake import GREETING, CallerHandshake
+from refimpl.security.handshake import GREETING, CallerHandshake, HandshakeRefused
 from refimpl.transfer.frames import (
     HEAD_BYTES,
     FrameError,
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from refimpl.security.secret import Secret
     from refimpl.transfer.slices import Slice
 
+_NOT_AUTHENTICATED: Final = int(Code.NOT_AUTHENTICATED)
 _IOV: Final = 256
 """Views a system call takes; the kernel's limit is 1,024 and listing them costs."""
 _WAKE_BYTES: Final = 256 << 10
@@ -263,6 +264,9 @@ class Lane:
         reply = decode_reply(self._head)
         if not self.held or reply.sequence != self._expect or reply.op is not self._op:
             raise FrameError(f"reply {reply.sequence} to nothing that was asked")
+        if reply.code == _NOT_AUTHENTICATED:
+            what = "the store asks for a secret that we do not have"
+            raise HandshakeRefused(Code.NOT_AUTHENTICATED, what)
         self._reply = reply
         if reply.has_statuses:
             self._statuses = memoryview(bytearray(2 * len(self.held[0].rows)))
