@@ -40,10 +40,12 @@ if TYPE_CHECKING:
     from chaos.driver import LoadDriver
     from chaos.faults.base import Fault, Receipt
     from chaos.history.history import History
+    from chaos.hosts.host import Hosts
     from chaos.load.sample import Sample
     from chaos.options import Options
     from chaos.report.document import Document
     from chaos.report.run import RunReport
+    from chaos.safety.halt import LeverWatch, Pulled
     from chaos.systems.base import Cluster
     from chaos.targets.base import Target
 
@@ -86,6 +88,8 @@ class ChaosRun:
         self._report: RunReport | None = None
         self._clusters: Clusters | None = None
         self._cluster: Cluster | None = None
+        self._lever: LeverWatch | None = None
+        self._halted = ""
 
     # -- life of the run ---------------------------------------------------------
 
@@ -93,9 +97,11 @@ class ChaosRun:
         """Takes the signals over; refuses a run that could not mean anything.
 
         Raises:
-            UsageError: a setting would skip teardown, or something required is missing.
+            UsageError: a setting would skip teardown, something required is missing, or
+                somebody halted all runs.
         """
         _refuse_thread_method(self.config)
+        self._obey_lever()
         self._refuse_what_is_missing()
         self.armed = True
         self._guard.install()
@@ -134,6 +140,8 @@ class ChaosRun:
     def close(self) -> None:
         """The last way out: everything that is still open, whatever happened."""
         try:
+            if self._lever is not None:
+                self._lever.stop()
             self.stop_clusters()
         finally:
             self._guard.uninstall()
@@ -392,6 +400,31 @@ class ChaosRun:
         local = self.options.target == "local"
         return self.capabilities if local else frozenset({self.options.target})
 
+    def _obey_lever(self) -> None:
+        """Refuses to start when somebody halted all runs; ends when somebody does.
+
+        Workers are told by their controller: a second signal would not wait for
+        faults to be taken back.
+        """
+        if self.worker or self.config.option.collectonly:
+            return
+        from chaos.levers import RunLevers
+        from chaos.safety.halt import LeverWatch
+
+        levers = RunLevers(self._machines)
+        levers.refuse()
+        self._lever = LeverWatch(levers, self._on_halt).start()
+
+    def _machines(self) -> Hosts | None:
+        """The hosts that other controllers may halt too; ours alone need no lever."""
+        cluster = self._cluster if self.options.target == "ssh" else None
+        return cluster.hosts if cluster is not None else None
+
+    def _on_halt(self, pulled: Pulled) -> None:
+        """Ends this run as a SIGTERM does: faults first, in the main thread."""
+        self._halted = str(pulled)
+        os.kill(os.getpid(), signal.SIGTERM)
+
     def _again(self) -> list[str]:
         """The options that make a run what it was, beside its seed."""
         options = self.options
@@ -406,6 +439,8 @@ class ChaosRun:
         return words
 
     def _aborted(self, exit_status: int) -> str:
+        if self._halted:
+            return self._halted
         if self._guard.aborted.is_set():
             return signal.Signals(self._guard.number).name
         return "interrupted" if exit_status == 2 else ""

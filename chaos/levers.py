@@ -1,0 +1,34 @@
+"""The lever of a run of suites: here, and on the machines of its inventory.
+
+`chaos halt` stops every harness; where hosts belong to many controllers the lever lies
+on the hosts as well. Which hosts a run has changes with its cluster.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from chaos.safety.halt import HostLever, Levers, LocalLever
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from chaos.hosts.host import Hosts
+    from chaos.safety.halt import Pulled
+
+
+class RunLevers(Levers):
+    """The lever of this user, and of the hosts that are there when it is read."""
+
+    def __init__(self, hosts: Callable[[], Hosts | None]) -> None:
+        super().__init__([LocalLever()])
+        self._hosts = hosts
+
+    def read(self) -> Pulled | None:
+        hosts = self._hosts()
+        far = hosts.all if hosts is not None else ()
+        self.levers = (
+            LocalLever(),
+            *(HostLever.of_agent(host.name, host.agent) for host in far),
+        )
+        return super().read()
