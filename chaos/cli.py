@@ -1,11 +1,12 @@
-"""The command `chaos`: plan, status, recover, score, analyze."""
+"""The command `chaos`: run, plan, halt, resume, status, recover, score, analyze."""
 
 from __future__ import annotations
 
 import json
+import math
 import sys
 from dataclasses import asdict
-from pathlib import Path  # noqa: TC003 - typer reads it at run time
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -43,15 +44,84 @@ def _examples(*lines: str) -> str:
     return f"\b\nExamples:\n{shown}\n{_EXITS}"
 
 
+Where = Annotated[
+    str, typer.Option("--target", help="Where it runs: local, netns or ssh.")
+]
+Hosts = Annotated[
+    str, typer.Option("--inventory", help="The hosts, as a file of an inventory.")
+]
+MaxDown = Annotated[
+    int | None,
+    typer.Option(min=1, help="Hosts down at once; narrower than the file's limit."),
+]
+
+
+@app.command(
+    epilog=_examples(
+        "chaos run suites/scenarios/rail-flap.yaml",
+        "chaos run suites/scenarios/*.yaml --time-scale 0.05 --json",
+        "chaos run s.yaml --target ssh --inventory staging.yaml --arm",
+    )
+)
+def run(
+    scenarios: Annotated[list[Path], typer.Argument(help="Scenario files.")],
+    where: Where = "local",
+    inventory: Hosts = "",
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Instead of the files' own.")
+    ] = None,
+    arm: Annotated[
+        bool, typer.Option("--arm", help="Really break other machines.")
+    ] = False,
+    system: Annotated[str, typer.Option(help="System under test.")] = "refimpl",
+    time_scale: Annotated[float, typer.Option(help="Factor on times.")] = 0.1,
+    results: Annotated[str, typer.Option(help="Where results go.")] = "results",
+    defect: Annotated[
+        list[str] | None, typer.Option(help="Defect of the system to switch on.")
+    ] = None,
+    fault_ttl: Annotated[
+        float, typer.Option(min=3.0, help="Seconds until hosts heal themselves.")
+    ] = 30.0,
+    max_nodes_down: MaxDown = None,
+    as_json: Json = False,
+) -> None:
+    """Plays scenario files under load, undoes every fault, and judges.
+
+    Other machines (--target ssh) are only broken with --arm; without it the exact
+    commands are printed.
+    """
+    from chaos.scenario.bench import BenchOptions
+    from chaos.scenario.command import RunOptions, run_files
+    from chaos.scenario.place import place_of
+
+    options = RunOptions(
+        bench=BenchOptions(
+            system=system,
+            place=place_of(where, inventory, fault_ttl_s=fault_ttl),
+            time_scale=_scale(time_scale),
+            results=results,
+            defects=tuple(defect or ()),
+        ),
+        seed=seed,
+        arm=arm,
+        max_nodes_down=max_nodes_down,
+        as_json=as_json,
+    )
+    raise typer.Exit(run_files(scenarios, options))
+
+
 @app.command(
     epilog=_examples(
         "chaos plan",
         "chaos plan kill store-3",
         "chaos plan nic_down store-3 rail=rail1",
+        "chaos plan suites/scenarios/rail-flap.yaml",
     )
 )
 def plan(
-    fault: Annotated[str, typer.Argument(help="A fault, e.g. pause.")] = "",
+    fault: Annotated[
+        str, typer.Argument(help="A fault, e.g. pause, or a scenario file.")
+    ] = "",
     target: Annotated[str, typer.Argument(help="A role or a link.")] = "",
     parameters: Annotated[
         list[str] | None, typer.Argument(help="NAME=VALUE of the fault.")
@@ -60,9 +130,32 @@ def plan(
     stores: Annotated[int, typer.Option(help="Stores.")] = 8,
     engines: Annotated[int, typer.Option(help="Engines.")] = 2,
     time_scale: Annotated[float, typer.Option(help="Factor on times.")] = 0.1,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Instead of the scenario's own.")
+    ] = None,
+    where: Where = "local",
+    inventory: Hosts = "",
+    max_nodes_down: MaxDown = None,
     as_json: Json = False,
 ) -> None:
-    """Shows what would be started, and the exact steps of a fault. Does nothing."""
+    """Shows what would be started, and the exact steps of a fault or a scenario.
+
+    Does nothing. Ends with 3 when some of a scenario cannot run, and says why.
+    """
+    if fault.endswith((".yaml", ".yml")):
+        from chaos.scenario.command import plan_file
+        from chaos.scenario.place import place_of
+
+        planned = plan_file(
+            Path(fault),
+            system=system,
+            place=place_of(where, inventory),
+            time_scale=_scale(time_scale),
+            seed=seed,
+            max_nodes_down=max_nodes_down,
+        )
+        _print_json(planned.to_json()) if as_json else _print_lines(planned.lines())
+        raise typer.Exit(PASS if planned.runs else INCONCLUSIVE)
     from chaos.planning import plan_cluster, plan_fault
 
     cluster, commands = plan_cluster(
@@ -81,41 +174,118 @@ def plan(
         )
 
 
-@app.command(epilog=_examples("chaos status", "chaos status --json"))
-def status(as_json: Json = False) -> None:
+@app.command(
+    epilog=_examples(
+        "chaos halt --reason 'customer outage'",
+        "chaos halt --reason 'customer outage' --inventory staging.yaml",
+    )
+)
+def halt(
+    reason: Annotated[str, typer.Option(help="Why; everybody stopped reads it.")],
+    inventory: Hosts = "",
+    as_json: Json = False,
+) -> None:
+    """Stops every running harness, faults first, and forbids new runs.
+
+    With an inventory also on its hosts, for harnesses of other controllers. Ends with
+    4 when a place of the lever could not be reached.
+    """
+    from chaos.safety.halt import pull
+    from chaos.safety.remote import levers_of
+
+    with levers_of(inventory) as levers:
+        pulled, failed = pull(reason, levers)
+    places = [lever.where for lever in levers if lever.where not in failed]
+    if as_json:
+        _print_json({**asdict(pulled), "places": places, "failed": failed})
+    else:
+        _print_lines([f"halted at {place}" for place in places])
+        _print_lines([f"NOT halted at {place}: {why}" for place, why in failed.items()])
+    if failed:
+        raise typer.Exit(BROKE)
+
+
+@app.command(epilog=_examples("chaos resume", "chaos resume --inventory staging.yaml"))
+def resume(inventory: Hosts = "", as_json: Json = False) -> None:
+    """Lets runs start again after `chaos halt`. Nothing else does that.
+
+    Ends with 4 when a place of the lever could not be reached.
+    """
+    from chaos.safety.halt import release
+    from chaos.safety.remote import levers_of
+
+    with levers_of(inventory) as levers:
+        released, failed = release(levers)
+    if as_json:
+        _print_json({"released": released, "failed": failed})
+    else:
+        lines = [f"resumed at {place}" for place in released]
+        lines += [f"NOT resumed at {place}: {why}" for place, why in failed.items()]
+        _print_lines(lines or ["nothing was halted"])
+    if failed:
+        raise typer.Exit(BROKE)
+
+
+@app.command(
+    epilog=_examples("chaos status", "chaos status --inventory staging.yaml --json")
+)
+def status(inventory: Hosts = "", as_json: Json = False) -> None:
     """Lists live and dead runs, their processes and the faults that are in place.
 
-    Ends with 5 when a dead run left something behind.
+    With an inventory also what its hosts say. Ends with 5 when a dead run left
+    something behind, with 4 when a host could not be asked.
     """
     from chaos.safety import recover as safety
+    from chaos.safety.halt import Levers
+    from chaos.safety.remote import host_status, levers_of
 
     runs = safety.status()
+    with levers_of("") as near:
+        pulled = Levers(near).read()
+    hosts = host_status(inventory) if inventory else []
     if as_json:
-        _print_json([{**asdict(run), "residue": run.residue} for run in runs])
+        rows = [{**asdict(run), "residue": run.residue} for run in runs]
+        told = {"runs": rows, "halted": pulled and asdict(pulled)}
+        _print_json({**told, "hosts": [asdict(host) for host in hosts]})
     else:
+        _print_lines([f"HALTED: {pulled}"] if pulled else [])
         _print_lines(_run_lines(runs) or ["no run, no fault"])
-    if any(run.residue for run in runs):
-        raise typer.Exit(LEFT_BEHIND)
+        _print_lines(line for host in hosts for line in host.lines())
+    _leave(
+        left_behind=any(run.residue for run in runs) or any(h.residue for h in hosts),
+        unknown=any(host.error for host in hosts),
+    )
 
 
-@app.command(epilog=_examples("chaos recover", "chaos recover --json"))
-def recover(as_json: Json = False) -> None:
+@app.command(
+    epilog=_examples("chaos recover", "chaos recover --inventory staging.yaml")
+)
+def recover(inventory: Hosts = "", as_json: Json = False) -> None:
     """Undoes what dead runs left: processes, proxies, files, locks. Safe to repeat.
 
-    Ends with 5 when something could not be undone.
+    With an inventory also on its hosts, from their own ledgers: no run directory is
+    needed. Ends with 5 when something could not be undone, with 4 when a host could
+    not be asked.
     """
     from chaos.safety import recover as safety
+    from chaos.safety.remote import host_recover
 
     actions = safety.recover()
+    hosts = host_recover(inventory) if inventory else []
     if as_json:
-        _print_json([asdict(action) for action in actions])
+        told = [asdict(action) for action in actions]
+        _print_json({"actions": told, "hosts": [asdict(host) for host in hosts]})
     else:
         _print_lines(
             [_action_line(asdict(action)) for action in actions]
             or ["nothing to recover"]
         )
-    if not all(action.done for action in actions):
-        raise typer.Exit(LEFT_BEHIND)
+        _print_lines(line for host in hosts for line in host.lines())
+    _leave(
+        left_behind=not all(action.done for action in actions)
+        or any(host.residue for host in hosts),
+        unknown=any(host.error for host in hosts),
+    )
 
 
 @app.command(
@@ -188,10 +358,26 @@ def main(argv: list[str] | None = None) -> int:
     except DomainBusy as error:
         return _complain(str(error), USAGE)
     except ChaosError as error:
-        return _complain(str(error), error.exit_code)
+        for line in getattr(error, "lines", (str(error),)):
+            _complain(line, error.exit_code)
+        return error.exit_code
     except Exception as error:  # the edge of the command: 4 is ours, never 1
         return _complain(f"{type(error).__name__}: {error}", BROKE)
     return PASS
+
+
+def _leave(*, left_behind: bool, unknown: bool) -> None:
+    """Ends a command that asked about residue: what is known first."""
+    if left_behind:
+        raise typer.Exit(LEFT_BEHIND)
+    if unknown:
+        raise typer.Exit(BROKE)
+
+
+def _scale(factor: float) -> float:
+    if not (math.isfinite(factor) and factor > 0):
+        raise UsageError(f"--time-scale {factor:g} is not a positive factor")
+    return factor
 
 
 def _known(only: list[str] | None, defects: dict[str, tuple[str, ...]]) -> list[str]:
