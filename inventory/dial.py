@@ -203,7 +203,7 @@ class _Attempt:
         return transport
 
     def _not_negotiated(self, error: Exception) -> SshError:
-        if isinstance(error, (EOFError, OSError)) or "banner" in str(error):
+        if isinstance(error, (EOFError, OSError)) or "reading SSH" in str(error):
             return self._lost(error)
         return self.error(
             SshProblem.GARBAGE,

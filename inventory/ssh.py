@@ -119,7 +119,7 @@ class SshSession:
             limit_bytes=limit_bytes,
         )
         reason = not_started(self.entry, done.rc, done.complaint)
-        if reason is not None and not done.stdout:
+        if reason is not None:
             raise reason
         return done
 
