@@ -88,6 +88,10 @@ def kernel_log(facts: Facts) -> tuple[Line, ...]:
     return first(*readers)
 
 
+def _of_kernel(result: Result) -> bool:
+    return not {"-k", "--dmesg"}.isdisjoint(result.reading.options)
+
+
 def _read(result: Result) -> tuple[Line, ...]:
     result.ended()
     if "not permitted" in result.stderr or "denied" in result.stderr.lower():

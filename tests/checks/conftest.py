@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 
 import pytest
 
@@ -101,3 +104,34 @@ class Bench:
 @pytest.fixture
 def bench():
     return Bench()
+
+
+def _load_healthy():
+    path = Path(__file__).parent / "healthy.py"
+    spec = spec_from_file_location("checks_healthy", path)
+    module = module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+_HEALTHY = _load_healthy()
+_COHORT = _HEALTHY.Healthy()
+
+
+@pytest.fixture
+def healthy():
+    """The healthy cohort; ask it for documents, they are copies."""
+    return _COHORT
+
+
+def pytest_generate_tests(metafunc):
+    if "mutant" in metafunc.fixturenames:
+        every = _HEALTHY.mutants()
+        metafunc.parametrize("mutant", every, ids=[str(each) for each in every])
+
+
+@pytest.fixture
+def all_mutants():
+    """Every single-fault mutant of every part."""
+    return _HEALTHY.mutants()
