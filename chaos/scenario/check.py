@@ -77,6 +77,27 @@ def _step(step: Step, at: Location) -> Iterator[Problem]:
             fix = "parameters stand beside the fault that they are for"
             yield Problem(location=(*at, name), what="belongs to no fault", fix=fix)
     yield from _times(step, at)
+    yield from _delays(step, at)
+
+
+def _delays(step: Step, at: Location) -> Iterator[Problem]:
+    """Of faults that are together: each must begin before all of them end."""
+    if not step.together:
+        lone = [n for n, fault in enumerate(step.one_of) if fault.delay]
+        for number in lone:
+            where = (*at, "one_of", number, "delay")
+            fix = "it is alone: say it in `at`"
+            yield Problem(location=where, what="has no meaning here", fix=fix)
+        return
+    shortest = _smallest(step.for_)
+    for number, fault in enumerate(step.together):
+        if step.for_ is not None and fault.delay >= shortest and fault.delay:
+            yield Problem(
+                location=(*at, "together", number, "delay"),
+                what=f"is not shorter than `for` ({shortest:g} s)",
+                fix="let it begin while the others last",
+                value=fault.delay,
+            )
 
 
 def _times(step: Step, at: Location) -> Iterator[Problem]:
@@ -186,6 +207,11 @@ def roles_in(target: str, roles: frozenset[str]) -> frozenset[str]:
 def _range(shape: Shape) -> str:
     stores = f"store-0 to store-{shape.stores - 1}"
     return f"master, {stores}, engine-0 to engine-{shape.engines - 1}"
+
+
+def _smallest(drawn: Between | OneOf | float | None) -> float:
+    values = [value for value in _values(drawn) if isinstance(value, int | float)]
+    return min(values, default=0.0)
 
 
 def _largest(drawn: Between | OneOf | float | None) -> float:

@@ -73,7 +73,7 @@ class Played:
     known: set[Condition] = field(default_factory=set)
     halted: Pulled | None = None
     not_injected: list[str] = field(default_factory=list)
-    not_here: list[str] = field(default_factory=list)
+    not_here: list[NotHere] = field(default_factory=list)
     residual: list[str] = field(default_factory=list)
     first_fault_s: float = math.inf
     last_undone_s: float = -math.inf
@@ -295,13 +295,14 @@ class _Player:
             seen.first_fault_s = min(seen.first_fault_s, self._clock())
             injection.start()
         except NotHere as error:
-            self._gave_up(fault, seen.not_here, error)
+            seen.not_here.append(error)
+            self._gave_up(fault)
         except (FaultNotInjected, UsageError) as error:
-            self._gave_up(fault, seen.not_injected, error)
+            seen.not_injected.append(f"{fault.name}: {error}")
+            self._gave_up(fault)
 
-    def _gave_up(self, fault: PlannedFault, where: list[str], error: Exception) -> None:
+    def _gave_up(self, fault: PlannedFault) -> None:
         """Half of it may be there, and was undone by the injection itself."""
-        where.append(f"{fault.name}: {error}")
         entry = self._active.pop(fault.number, None)
         if entry is not None:
             self._ended(*entry)

@@ -196,7 +196,8 @@ class _Draw:
                 specs = (self._dice.choice(specs),)
             name = f"{group}.{turn}" if len(specs) > 1 else ""
             for spec in specs:
-                self._add(spec, at_s, for_s, name, role)
+                rest_s = max(0.0, for_s - spec.delay)
+                self._add(spec, at_s + spec.delay, rest_s, name, role)
 
     def _turns(self, step: Step) -> list[str]:
         """One entry a repetition: the role of that turn, or "" when it is drawn."""

@@ -144,6 +144,8 @@ class FaultSpec(BaseModel):
 
     fault: Word
     target: Target
+    delay: Duration = 0.0
+    """Among faults that are together: how much later than the others it begins."""
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -177,7 +179,9 @@ class Step(BaseModel):
     def faults(self) -> tuple[FaultSpec, ...]:
         """All faults that this entry names, drawn or not."""
         if self.fault is not None and self.target is not None:
-            single = FaultSpec.model_construct(fault=self.fault, target=self.target)
+            single = FaultSpec.model_construct(
+                fault=self.fault, target=self.target, delay=0.0
+            )
             object.__setattr__(single, "__pydantic_extra__", self.parameters)
             return (single,)
         return self.together or self.one_of
