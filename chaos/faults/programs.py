@@ -40,22 +40,7 @@ for _ in range(100):
             pass
 """
 
-#: Writes and syncs one block after the other, so that a throttled disk is felt.
-SYNC_WRITES: Final = """\
-import os, sys
-path, size = sys.argv[1], int(sys.argv[2])
-block = bytes(65536)
-while True:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    try:
-        for _ in range(size // len(block)):
-            os.write(descriptor, block)
-            os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-"""
-
-ALL: Final = frozenset({FLAP, EMPTY_CGROUP, SYNC_WRITES})
+ALL: Final = frozenset({FLAP, EMPTY_CGROUP})
 
 
 def python(program: str, *arguments: str) -> list[str]:

@@ -25,7 +25,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from chaos.errors import UsageError
-from chaos.faults.programs import ALL, EMPTY_CGROUP, FLAP, SYNC_WRITES
+from chaos.faults.programs import EMPTY_CGROUP, FLAP
 from chaos.safety.packets import Flow, Ruleset, Unknown, plain_address
 
 if TYPE_CHECKING:
@@ -37,23 +37,8 @@ _LIMITS = re.compile(
     r"memory\.(max|high|limit_in_bytes|memsw\.limit_in_bytes)|io\.max|cgroup\.procs"
     r"|blkio\.throttle\.(read|write)_(bps|iops)_device"
 )
-_SYSTEM_MOUNTS = frozenset(
-    [
-        "/",
-        "/boot",
-        "/dev",
-        "/dev/shm",
-        "/etc",
-        "/home",
-        "/proc",
-        "/run",
-        "/sys",
-        "/tmp",
-        "/usr",
-        "/var",
-        "/var/lib",
-        "/var/log",
-    ]
+_SYSTEM_MOUNTS = re.compile(
+    r"/|/(boot|dev|etc|home|proc|run|sys|tmp|usr|var)|/dev/shm|/var/(lib|log|tmp)"
 )
 _LEAST_FREE_BYTES = 256 << 20
 _MOST_WORKERS = 256
@@ -252,7 +237,14 @@ def _ip(facts: HostFacts, argv: Sequence[str]) -> str:
             return "" if name in facts.names else f"no device {name!r}"
         case ["link", "set", "dev", name, "down"]:
             return _device(facts, name, "link down")
-        case ["addr", "replace", _, "dev", name]:
+        case ["addr", "replace", _, "dev", name] | [
+            "addr",
+            "replace",
+            _,
+            "dev",
+            name,
+            "nodad",
+        ]:
             return _device(facts, name, "an address")
         case ["route", "replace", target, *rest] if "dev" in rest[:-1]:
             if "default" in (target, *rest) and not _own(facts, rest):
@@ -304,15 +296,11 @@ def _directory(facts: HostFacts, argv: Sequence[str]) -> str:
 
 def _python(facts: HostFacts, argv: Sequence[str]) -> str:
     program = argv[4] if len(argv) > 4 and list(argv[1:4]) == ["-I", "-S", "-c"] else ""
-    if program not in ALL:
-        return "a program that is none of ours"
     if program == FLAP:
         return _device(facts, argv[5], "flapping")
     if program == EMPTY_CGROUP:
         return _directory(facts, ["emptying", argv[5]])
-    if program == SYNC_WRITES:
-        return _on_scratch(facts, argv[5])
-    return "a program without a rule"
+    return "a program that is none of ours"
 
 
 _COMMANDS: dict[str, Callable[[HostFacts, Sequence[str]], str]] = {
@@ -363,7 +351,7 @@ def _on_scratch(facts: HostFacts, path: str) -> str:
     mount = max(inside, key=len, default="/")
     source = facts.mounts.get(mount, "")
     shared = source.startswith("/dev/") and source == facts.mounts.get("/")
-    if mount in _SYSTEM_MOUNTS or shared or not source:
+    if _SYSTEM_MOUNTS.fullmatch(mount) or shared or not source:
         return (
             f"{path} is on {mount}, which the host itself needs; name a scratch mount"
         )
@@ -375,6 +363,8 @@ def _fill(facts: HostFacts, action: Mapping[str, Any]) -> str:
 
 
 def _memory(facts: HostFacts, action: Mapping[str, Any]) -> str:
+    if "cgroup" in action:
+        return "a child in a cgroup of somebody else"
     left = facts.available_bytes - int(action["bytes"])
     if left >= _LEAST_FREE_BYTES:
         return ""

@@ -1,0 +1,199 @@
+"""What all faults on hosts share: steps for agents, judged before, proved after.
+
+A fault is made of parts, one a host. Planning asks the hosts for their facts, builds
+the steps and lets the management guard judge them; injecting hands these very steps
+to the agents, which hold them under the lease of the run; reverting disarms them in
+reverse order. Steps that touch the network are armed for a few seconds only, until the
+controller has confirmed that it still reaches the host (commit-confirmed). A host that
+is not reached is never taken for healed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from chaos.errors import HarnessError, UsageError
+from chaos.faults.base import Evidence
+from chaos.faults.steps import holds, words
+from chaos.hosts.facts import gather, tell
+from chaos.safety.management import check
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from chaos.faults.steps import Step
+    from chaos.hosts.host import Host
+    from chaos.safety.management import HostFacts
+    from chaos.systems.base import Cluster
+
+#: How long a change of the network lives before it is confirmed.
+CONFIRM_S = 10.0
+DEFAULT_TTL_S = 30.0
+_numbers = itertools.count(1)
+
+
+@dataclass(slots=True, kw_only=True)
+class Part:
+    """What a fault does on one host; `results` is what the steps answered."""
+
+    host: Host
+    facts: HostFacts
+    steps: tuple[Step, ...]
+    results: list[dict[str, Any]] = field(default_factory=list)
+    before: dict[str, float] = field(default_factory=dict)
+    """Readings from before the injection, of counters that never start at 0."""
+
+    @property
+    def touches_network(self) -> bool:
+        tools = ("ip", "nft", "tc")
+        runs = [a["run"][0] for s in self.steps for a in s.actions if "run" in a]
+        return any(tool in tools for tool in runs)
+
+
+class HostFault:
+    """A fault that agents carry out; the kinds say which steps, and what proves them.
+
+    Args:
+        cluster: with hosts.
+        target: whom it is aimed at, for people.
+    """
+
+    kind = "host"
+
+    def __init__(self, cluster: Cluster, target: str) -> None:
+        if cluster.hosts is None:
+            raise UsageError(f"{self.kind} acts on hosts, and this target has none")
+        self.target = target
+        self.number = next(_numbers)
+        self.fault_id = f"{self.kind}-{self.number}-{secrets.token_hex(3)}"
+        self._cluster = cluster
+        self._hosts = cluster.hosts
+        self._planned: list[Part] = []
+        self._armed: list[Part] = []
+        self._residual: dict[str, str] = {}
+
+    # -- what a kind says ----------------------------------------------------------
+
+    def hosts(self) -> Sequence[Host]:
+        """The hosts that this fault acts on."""
+        raise NotImplementedError
+
+    def steps(self, host: Host, facts: HostFacts) -> Sequence[Step]:
+        """What is to be done there."""
+        raise NotImplementedError
+
+    def effect(self, part: Part) -> tuple[float, str]:
+        """How much of an effect there is on one host, and in words."""
+        raise NotImplementedError
+
+    measure = "effect"
+
+    # -- the fault protocol --------------------------------------------------------
+
+    @property
+    def domain(self) -> tuple[str, ...]:
+        """Names of the hosts that this fault acts on."""
+        return tuple(dict.fromkeys(host.name for host in self.hosts()))
+
+    @property
+    def ttl_s(self) -> float:
+        """Of the kernel's own timeouts: as long as the lease that renews them."""
+        return float(getattr(self._hosts, "ttl_s", DEFAULT_TTL_S))
+
+    def plan(self) -> list[str]:
+        lines: list[str] = []
+        for part in self._parts():
+            lines += [*self._notes(part), *_told(part)]
+        return lines
+
+    def inject(self) -> None:
+        for part in self._parts():
+            self.prepare(part)
+            self._armed.append(part)
+            part.results = part.host.agent.arm(
+                fault_id=self.fault_id,
+                kind=self.kind,
+                target=self.target,
+                steps=[step.to_json() for step in part.steps],
+                confirm_s=CONFIRM_S if part.touches_network else 0.0,
+            )
+        for part in self._armed:
+            if part.touches_network:
+                part.host.agent.confirm(self.fault_id)
+
+    def prepare(self, part: Part) -> None:
+        """Reads what must be known from before; nothing by default."""
+
+    def probe(self) -> Evidence:
+        found = [(part, *self.effect(part)) for part in self._armed]
+        told = "; ".join(f"{part.host.name}: {detail}" for part, _, detail in found)
+        return Evidence(
+            measure=self.measure,
+            effect=sum(effect for _, effect, _ in found),
+            detail=told or "not injected",
+        )
+
+    def revert(self) -> None:
+        """Disarms on every host, whatever fails on another.
+
+        Raises:
+            HarnessError: A host did not answer; what is there is not known.
+        """
+        lost: list[str] = []
+        for part in reversed(self._armed):
+            try:
+                left = part.host.agent.disarm(self.fault_id)
+            except HarnessError as error:
+                lost.append(str(error))
+            else:
+                self._residual[part.host.name] = left
+        if lost:
+            raise HarnessError("; ".join(lost))
+
+    def verify_reverted(self) -> str:
+        left = [f"{name}: {text}" for name, text in self._residual.items() if text]
+        left += [text for part in self._armed for text in self._unmet(part)]
+        return "; ".join(left)
+
+    # -- inner life ----------------------------------------------------------------
+
+    def _parts(self) -> list[Part]:
+        """The planned parts, judged by the guard; asked for once."""
+        if not self._planned:
+            self._planned = [self._part(host) for host in self.hosts()]
+        return self._planned
+
+    def _part(self, host: Host) -> Part:
+        facts = gather(host)
+        part = Part(host=host, facts=facts, steps=tuple(self.steps(host, facts)))
+        if facts.devices:
+            steps = [step.to_json() for step in part.steps]
+            check(facts, steps, fault=f"{self.kind}({self.target})")
+        return part
+
+    def _notes(self, part: Part) -> list[str]:
+        """Who else lives there and suffers as well, where a host has several roles."""
+        others = [role for role in part.host.roles if role not in self.target]
+        if not others:
+            return []
+        return [f"{part.host.name} also runs {', '.join(others)}"]
+
+    def _unmet(self, part: Part) -> list[str]:
+        """Checks that the controller makes for itself: an agent may be mistaken."""
+        found: list[str] = []
+        for step in part.steps:
+            if step.verify is None or "run" not in step.verify:
+                continue
+            told = tell(part.host, step.verify["run"])
+            if not holds(step.verify, told.rc, told.stdout):
+                found.append(f"{part.host.name}: not undone: {words(step.do)[:200]}")
+        return found
+
+
+def _told(part: Part) -> list[str]:
+    lines = [f"{part.host.name}: {words(step.do)}" for step in part.steps]
+    undone = [step.undo for step in reversed(part.steps) if step.undo is not None]
+    return lines + [f"{part.host.name}: to undo: {words(action)}" for action in undone]
