@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 from chaos.errors import HarnessError
 from chaos.judge.breaker import changes_of
 from chaos.load.routing import SessionAffine, evenly
+from chaos.safety.identity import wait_until
 from chaos.steps import (
     again,
     ask,
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 WATCH_STEP_S = 0.02
 WATCH_KEPT = 20_000
+QUIET_STEP_S = 0.03
+QUIET_WAIT_S = 0.3
 _KEEP_TRIES = 3
 _KEEP_SHARE = 1.0
 _KEEP_GAP_S = 0.005
@@ -296,8 +299,8 @@ def while_open(
         wait_idle(cluster, engine)
         cluster.flush_local(engine)
         before = breaker_of(cluster, engine)
+        packets = _when_quiet(bytes_so_far)
         begin_s, sent = time.monotonic(), operations(cluster, engine)
-        packets = bytes_so_far()
         asked = [again(request, f"open-{turn}") for request in requests]
         samples = ask_each(cluster, engine, asked)
         packets = bytes_so_far() - packets
@@ -311,6 +314,21 @@ def while_open(
                 samples=tuple(samples),
             )
     return OpenStretch()
+
+
+def _when_quiet(bytes_so_far: Callable[[], int]) -> int:
+    """The count once it stands still: what was sent before may reach a proxy late.
+
+    What never stands still is no leftover, and is counted.
+    """
+    latest = [-1, bytes_so_far()]
+
+    def still() -> bool:
+        latest[:] = latest[1], bytes_so_far()
+        return latest[0] == latest[1]
+
+    wait_until(still, timeout_s=QUIET_WAIT_S, poll_s=QUIET_STEP_S)
+    return latest[1]
 
 
 def open_by_silence(
