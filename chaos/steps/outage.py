@@ -272,10 +272,13 @@ class StateWatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenStretch:
-    """What was sent between two readings, both taken in one and the same OPEN."""
+    """What was sent between two readings, both taken in one and the same OPEN.
+
+    `flowed` is what the links themselves counted: bytes in proxies, packets on hosts.
+    """
 
     operations: int = 0
-    packets: int = 0
+    flowed: int = 0
     open_s: float = 0.0
     samples: tuple[Sample, ...] = ()
 
@@ -284,7 +287,7 @@ def while_open(
     cluster: Cluster,
     engine: str,
     requests: Sequence[Request],
-    bytes_so_far: Callable[[], int],
+    flowed_so_far: Callable[[], int],
     *,
     tries: int = 4,
 ) -> OpenStretch:
@@ -299,36 +302,49 @@ def while_open(
         wait_idle(cluster, engine)
         cluster.flush_local(engine)
         before = breaker_of(cluster, engine)
-        packets = _when_quiet(bytes_so_far)
+        flowed = _when_quiet(flowed_so_far)
         begin_s, sent = time.monotonic(), operations(cluster, engine)
         asked = [again(request, f"open-{turn}") for request in requests]
         samples = ask_each(cluster, engine, asked)
-        packets = bytes_so_far() - packets
+        flowed = flowed_so_far() - flowed
         sent = operations(cluster, engine) - sent
         end_s, after = time.monotonic(), breaker_of(cluster, engine)
         if before["state"] == "open" and after["generation"] == before["generation"]:
             return OpenStretch(
                 operations=sent,
-                packets=packets,
+                flowed=flowed,
                 open_s=end_s - begin_s,
                 samples=tuple(samples),
             )
     return OpenStretch()
 
 
-def _when_quiet(bytes_so_far: Callable[[], int]) -> int:
-    """The count once it stands still: what was sent before may reach a proxy late.
+def _when_quiet(flowed_so_far: Callable[[], int]) -> int:
+    """The count once it stands still: what was sent before may reach a link late.
 
     What never stands still is no leftover, and is counted.
     """
-    latest = [-1, bytes_so_far()]
+    latest = [-1, flowed_so_far()]
 
     def still() -> bool:
-        latest[:] = latest[1], bytes_so_far()
+        latest[:] = latest[1], flowed_so_far()
         return latest[0] == latest[1]
 
     wait_until(still, timeout_s=QUIET_WAIT_S, poll_s=QUIET_STEP_S)
     return latest[1]
+
+
+def flowed_through(
+    cluster: Cluster, tap: Injection, silence: Injection
+) -> Callable[[], int]:
+    """Counts what flowed through a tapped link and into silent ones.
+
+    On hosts the tap alone counts: there the kernel itself sends again, for a while,
+    what was lost in the silence before. Every read of a pool begins with a lookup, so
+    whoever taps the lookups misses nothing.
+    """
+    counted = [tap] if cluster.hosts is not None else [tap, silence]
+    return lambda: int(sum(each.sample().effect for each in counted))
 
 
 def open_by_silence(
