@@ -173,5 +173,8 @@ class Clusters:
         self._count += 1
         run_dir = self._run_dir / "roles" / f"{os.getpid()}-{self._count}"
         return self._place.target(
-            run_dir=run_dir, ledger=self.ledger, block=self._block
+            run_dir=run_dir,
+            ledger=self.ledger,
+            block=self._block,
+            command=self._command,
         )

@@ -5,6 +5,10 @@ What a kind needs to import (paramiko, YAML, netlink) is imported when it is cho
 
 from __future__ import annotations
 
+import getpass
+import os
+import secrets
+import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,6 +22,7 @@ if TYPE_CHECKING:
     from chaos.targets.base import Target
 
 FAULT_TTL_S = 30.0
+_CONTROLLER = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,9 +42,12 @@ class Place:
         return self.kind == "local"
 
     def target(
-        self, *, run_dir: Path, ledger: Ledger, block: AddressBlock | None
+        self, *, run_dir: Path, ledger: Ledger, block: AddressBlock | None, command: str
     ) -> Target:
-        """A new target; the local one lives on a block that the caller leased."""
+        """A new target; the local one lives on a block that the caller leased.
+
+        `command` is how the run was started: hosts tell it to whoever is refused.
+        """
         if block is not None:
             return LocalTarget(run_dir=run_dir, ledger=ledger, block=block)
         if self.kind == "netns":
@@ -47,15 +55,26 @@ class Place:
 
             return NetnsTarget(
                 run_dir=run_dir,
-                ledger=ledger,
+                run=_run_name(),
                 ttl_s=self.fault_ttl_s,
+                controller=_controller(command),
                 block=self.block,
             )
         from chaos.targets.ssh import SshTarget
 
         return SshTarget(
             run_dir=run_dir,
-            ledger=ledger,
+            run=_run_name(),
             ttl_s=self.fault_ttl_s,
+            controller=_controller(command),
             inventory=self.inventory,
         )
+
+
+def _run_name() -> str:
+    """Names one cluster of one run on every host; hosts may have many controllers."""
+    return f"r{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def _controller(command: str) -> str:
+    return f"{getpass.getuser()}@{socket.gethostname()}: {command}"[:_CONTROLLER]
