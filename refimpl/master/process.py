@@ -191,7 +191,8 @@ class Master:
         if not listen:
             return {}
         what = "the gRPC service (--management-listen)"
-        return {"management": grpc_listen(self.server, listen, what)}
+        found = grpc_listen(self.server, listen, what, tls=self._tls)
+        return {"management": found}
 
     def _stop_server(self) -> None:
         """Refuses new calls, lets those under way end, wakes those that sleep."""

@@ -213,6 +213,7 @@ class Store:
                 "pid": self.pulse.pid,
                 "said": self.pulse.last_said,
                 "starts": self.pulse.starts,
+                "refuted": registration.hints_refuted,
             },
             "threads": threading.active_count(),
             "fds": len(list(Path("/proc/self/fd").iterdir())),
