@@ -54,7 +54,7 @@ class TableFault(HostFault):
             name=table_of(self, host),
             matches=tuple(self._matches[host.name]),
             effect=self._effect,
-            ttl_s=self.ttl_s,
+            ttl_s=self.ttl_on(host),
             spare=spare_of(facts),
         )
 

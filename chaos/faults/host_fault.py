@@ -15,10 +15,10 @@ import secrets
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from chaos.errors import HarnessError, UsageError
+from chaos.errors import AgentError, FaultNotInjected, HarnessError, UsageError
 from chaos.faults.base import Evidence
 from chaos.faults.steps import holds, words
-from chaos.hosts.facts import gather, tell
+from chaos.hosts.facts import gather, has_agent, tell
 from chaos.safety.management import check
 
 if TYPE_CHECKING:
@@ -98,10 +98,9 @@ class HostFault:
         """Names of the hosts that this fault acts on."""
         return tuple(dict.fromkeys(host.name for host in self.hosts()))
 
-    @property
-    def ttl_s(self) -> float:
+    def ttl_on(self, host: Host) -> float:
         """Of the kernel's own timeouts: as long as the lease that renews them."""
-        return float(getattr(self._hosts, "ttl_s", DEFAULT_TTL_S))
+        return host.agent.hello().ttl_s if has_agent(host) else DEFAULT_TTL_S
 
     def plan(self) -> list[str]:
         lines: list[str] = []
@@ -113,13 +112,7 @@ class HostFault:
         for part in self._parts():
             self.prepare(part)
             self._armed.append(part)
-            part.results = part.host.agent.arm(
-                fault_id=self.fault_id,
-                kind=self.kind,
-                target=self.target,
-                steps=[step.to_json() for step in part.steps],
-                confirm_s=CONFIRM_S if part.touches_network else 0.0,
-            )
+            part.results = self._arm(part)
         for part in self._armed:
             if part.touches_network:
                 part.host.agent.confirm(self.fault_id)
@@ -159,6 +152,25 @@ class HostFault:
         return "; ".join(left)
 
     # -- inner life ----------------------------------------------------------------
+
+    def _arm(self, part: Part) -> list[dict[str, Any]]:
+        """Hands the steps to the agent.
+
+        Raises:
+            FaultNotInjected: The agent could not do them, and has undone the others.
+        """
+        try:
+            return part.host.agent.arm(
+                fault_id=self.fault_id,
+                kind=self.kind,
+                target=self.target,
+                steps=[step.to_json() for step in part.steps],
+                confirm_s=CONFIRM_S if part.touches_network else 0.0,
+            )
+        except AgentError as error:
+            raise FaultNotInjected(
+                fault=self.kind, target=self.target, reason=str(error)
+            ) from error
 
     def _parts(self) -> list[Part]:
         """The planned parts, judged by the guard; asked for once."""

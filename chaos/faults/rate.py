@@ -59,7 +59,7 @@ class HostBandwidth(HostFault):
                 name=name,
                 matches=tuple(matches),
                 effect=effect,
-                ttl_s=self.ttl_s,
+                ttl_s=self.ttl_on(host),
                 spare=spare_of(facts),
             )
             found.append(nft.step(table))

@@ -21,6 +21,7 @@ from __future__ import annotations
 import posixpath
 import re
 from dataclasses import dataclass, field
+from ipaddress import ip_network
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -247,15 +248,24 @@ def _ip(facts: HostFacts, argv: Sequence[str]) -> str:
         ]:
             return _device(facts, name, "an address")
         case ["route", "replace", target, *rest] if "dev" in rest[:-1]:
-            if "default" in (target, *rest) and not _own(facts, rest):
-                return "a default route over a device that carries the management plane"
-            return _device(facts, rest[rest.index("dev") + 1], "a route")
+            name = rest[rest.index("dev") + 1]
+            return _device(facts, name, "a route") or _captured(facts, target)
     return f"the guard does not know ip {' '.join(words)}"
 
 
-def _own(facts: HostFacts, rest: Sequence[str]) -> bool:
-    name = rest[rest.index("dev") + 1]
-    return facts.names.get(name) not in facts.untouchable
+def _captured(facts: HostFacts, target: str) -> str:
+    """A route that would lead packets for the controller somewhere else."""
+    for address in facts.controllers:
+        plain = plain_address(address)
+        everything = "0.0.0.0/0" if plain.version == 4 else "::/0"
+        network = ip_network(
+            everything if target == "default" else target, strict=False
+        )
+        if plain in network:
+            return (
+                f"a route to {target} would take packets for the controller {address}"
+            )
+    return ""
 
 
 def _tc(facts: HostFacts, argv: Sequence[str]) -> str:
