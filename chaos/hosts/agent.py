@@ -691,7 +691,10 @@ class Commands:
         deadline = now_s() + timeout_s
         try:
             while popen.poll() is None and now_s() < deadline:
-                await out.wait(0.005 if out.ended else min(0.05, deadline - now_s()))
+                if out.ended:
+                    await asyncio.sleep(0.002)  # it ends at once, as a rule
+                else:
+                    await out.wait(min(0.05, deadline - now_s()))
             timed_out = popen.returncode is None
             for stream in (out, err):
                 await stream.wait(0.0 if timed_out else 0.2)
@@ -727,9 +730,8 @@ class Collected:
         self._loop.add_reader(self._descriptor, self._read)
 
     async def wait(self, timeout_s: float) -> None:
-        """Waits for the end of the pipe."""
+        """Waits for the end of the pipe, no longer than so."""
         if self.ended or timeout_s <= 0:
-            await asyncio.sleep(max(0.0, timeout_s))
             return
         waiter = asyncio.ensure_future(self._end.wait())
         try:
@@ -1591,7 +1593,7 @@ class Worker:
             try:
                 return await self._holder
             except asyncio.CancelledError:
-                raise Refused("the agent is ending: {}".format(self.ending)) from None
+                raise Refused(f"the agent is ending: {self.ending}") from None
             finally:
                 self._holder = None
 
@@ -2393,7 +2395,7 @@ def _work(
     except Exception as error:
         traceback.print_exc()
         with contextlib.suppress(OSError):  # closed, once we were ready
-            tell({"error": one_line("{}: {}".format(type(error).__name__, error))})
+            tell({"error": one_line(f"{type(error).__name__}: {error}")})
         return EXIT_BROKE
     if os.getppid() != warden:
         lock.release()  # nobody else is left to do it
