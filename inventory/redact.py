@@ -25,8 +25,14 @@ _NAME = (
 )
 """What a setting that holds a secret is called, or how its name ends."""
 
-_WORD = rf"(?<![A-Za-z0-9])[A-Za-z0-9_.-]{{0,64}}{_NAME}(?:[_-]?(?:id|b64|base64))?"
-_VALUE = r"""(?:\\?"(?:[^"\\\n]|\\.)*"|\\?'(?:[^'\\\n]|\\.)*'|[^\s"'\\,;&}\])]+)"""
+_TAIL = r"(?:[_-]?(?:id|b64|base64))?"
+_VALUE = (
+    r"""(?:\\"[^"\\\n]*(?:\\")?|\\'[^'\\\n]*(?:\\')?"""  # quotes inside quoted JSON
+    r"""|"(?:[^"\\\n]|\\.)*"?|'(?:[^'\\\n]|\\.)*'?"""
+    r"""|(?:[^\s"'\\&]|\\(?![nrt"']))+)"""
+)
+"""Rather too much than too little: a secret may hold most signs, and the closing quote
+may have been cut off."""
 
 _BLOCK = re.compile(
     r"-----BEGIN (?P<kind>[A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?)-----"
@@ -60,11 +66,18 @@ _PLAIN: tuple[tuple[re.Pattern[str], str], ...] = (
 )  # fmt: skip
 
 _PAIR = re.compile(
-    rf"""(?P<name>{_WORD}(?:\\?["'])?)(?P<gap>\s{{0,4}}[:=]\s{{0,4}}|\s{{1,4}})"""
+    rf"""(?P<name>{_NAME}{_TAIL}(?:\\?["'])?)(?P<gap>\s{{0,4}}[:=]\s{{0,4}})"""
     rf"""(?P<value>{_VALUE})""",
     re.IGNORECASE,
 )
-"""`NAME=value`, `"name": "value"`, `name: value`, `--name value`."""
+"""`NAME=value`, `"name": "value"`, `name: value`; what the name begins with is open."""
+
+_OPTION = re.compile(
+    rf"""(?P<name>(?<![\w-])--?[A-Za-z0-9_-]{{0,64}}{_NAME}{_TAIL})(?P<gap>\s{{1,4}})"""
+    rf"""(?P<value>{_VALUE})""",
+    re.IGNORECASE,
+)
+"""`--name value`; without the dashes two words after each other are prose."""
 
 
 def redact(text: str) -> str:
@@ -72,17 +85,17 @@ def redact(text: str) -> str:
     text = _BLOCK.sub(HIDDEN, text)
     for pattern, replacement in _PLAIN:
         text = pattern.sub(replacement, text)
-    return _PAIR.sub(_hide_value, text)
+    return _OPTION.sub(_hide_value, _PAIR.sub(_hide_value, text))
 
 
 def _hide_value(found: re.Match[str]) -> str:
     name, gap, value = found["name"], found["gap"], found["value"]
-    prose = gap.isspace() and not name.lstrip("\\\"'").startswith("-")
-    if prose or value.startswith(HIDDEN[:-1]):
-        return found[0]
+    if gap.isspace() and value.startswith("--"):
+        return found[0]  # the next option
     opening = re.match(r"\\?[\"']", value)
     quote = opening[0] if opening else ""
-    return f"{name}{gap}{quote}{HIDDEN}{quote}"
+    closing = quote if len(value) > len(quote) and value.endswith(quote) else ""
+    return f"{name}{gap}{quote}{HIDDEN}{closing}"
 
 
 ALLOWED_VARIABLES = (

@@ -128,7 +128,7 @@ class Variables:
         plain = name.removeprefix(PREFIX)
         if plain in _OURS:
             return _OURS[plain]
-        near = difflib.get_close_matches(plain, _OURS, n=1, cutoff=_ALIKE)
+        near = _misspelt(plain)
         if near or plain != name:
             fix = f"write {near[0]}" if near else "docs/inventory.md has every field"
             self._refuse(
@@ -211,6 +211,12 @@ class Variables:
             field=variables.written[name],
             value=variables[name] if show else None,
         )
+
+
+def _misspelt(name: str) -> list[str]:
+    """Our name that this one is most likely meant to be, if any."""
+    swapped = [ours for ours in _OURS if sorted(ours) == sorted(name)]
+    return swapped or difflib.get_close_matches(name, _OURS, n=1, cutoff=_ALIKE)
 
 
 def merged(layers: Iterable[Lined], *, line: int) -> Lined:

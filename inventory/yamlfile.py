@@ -30,19 +30,24 @@ def read_yaml(text: str, file: str) -> RawInventory:
     Raises:
         InventoryError: it is not YAML, or not of that shape; with the line.
     """
-    loader = _Loader(text)
     try:
-        node = loader.get_single_node()
-        _bound(node)
-        content = loader.construct_document(node) if node is not None else None
+        content = _content_of(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise _not_yaml(error, file) from error
-    finally:
-        loader.dispose()
     raw = RawInventory(file=file)
     for name, body, line in _entries(content, "the file", file, 1):
         _read_group(raw, name, body, line)
     return raw
+
+
+def _content_of(text: str) -> object:
+    loader = _Loader(text)
+    try:
+        node = loader.get_single_node()
+        _bound(node)
+        return loader.construct_document(node) if node is not None else None
+    finally:
+        loader.dispose()
 
 
 class _Loader(yaml.SafeLoader):
