@@ -209,6 +209,11 @@ class HostEntry(_Model):
     """True: the harness starts and ends the roles; False: they are only observed and
     broken, through `processes`."""
     processes: dict[Name, ProcessRule] = Field(default_factory=dict)
+    scratch: AbsolutePath | Literal[""] = ""
+    """A mount of its own that faults may fill and slow down; without one they do not
+    touch disks."""
+    metrics_ports: tuple[int, ...] = ()
+    """TCP ports that no fault may cut, beside those of SSH and DNS."""
     expect: dict[str, Any] = Field(default_factory=dict)
     """What preflight must find on this host, above cohort and profile."""
 

@@ -24,6 +24,12 @@ class Host:
     agent: Agent
     devices: Mapping[str, str] = field(default_factory=dict)
     addresses: Mapping[str, str] = field(default_factory=dict)
+    controller: str = ""
+    """The address that we reach it from; "" when only the host knows."""
+    scratch: str = ""
+    """A mount of its own that may be filled and slowed, "" without one."""
+    metrics_ports: tuple[int, ...] = ()
+    """Ports that faults must leave open, beside SSH and DNS."""
 
     @property
     def rails(self) -> tuple[str, ...]:

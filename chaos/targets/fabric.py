@@ -84,12 +84,14 @@ class Machine:
     """What the hosts of a fabric have beyond a network.
 
     With `init` a host has a PID namespace and a process 1 (see `Fabric.boot`). Of the
-    `private` directories each host has its own, empty but for `directories`.
+    `private` directories each host has its own, empty but for `directories`, and its
+    own `scratch`, a file system of 64 MiB for faults of disks.
     """
 
     init: bool = False
     private: tuple[str, ...] = ()
     directories: tuple[str, ...] = ()
+    scratch: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,6 +248,7 @@ class Fabric:
             init=machine.init,
             private=machine.private,
             directories=machine.directories,
+            scratch=machine.scratch,
         )
         self._namespaces.update(made)
 

@@ -17,7 +17,7 @@ the host dies with it, as a machine does. Requests, one a line:
 
 HOST = {"name", "hostname", "sysctl": {path under /proc/sys: text}, "init": bool,
 "private": [directories that get an empty file system of their own], "directories":
-[directories that are made then]}
+[directories that are made then], "scratch": a small file system that may be filled}
 DESCRIPTORS = {"net": fd, "mnt": fd, "uts": fd, "init": pid or 0}; they are reached as
 /proc/<keeper>/fd/<fd>. An answer is {"ok": true, ...} or {"ok": false, "error": text}.
 """
@@ -45,6 +45,7 @@ _CGROUPS = "/sys/fs/cgroup"
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _LINE_BYTES = 1 << 20
 _READY = b"\n"
+_SCRATCH = "mode=700,size=64m"
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -232,6 +233,9 @@ def _enter_new_namespaces(host: Document) -> None:
         _mount("tmpfs", directory, "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=755")
     for directory in host.get("directories", []):
         os.makedirs(directory, mode=0o755, exist_ok=True)  # noqa: PTH103
+    if host.get("scratch"):
+        os.makedirs(host["scratch"], mode=0o700, exist_ok=True)  # noqa: PTH103
+        _mount("tmpfs", host["scratch"], "tmpfs", _MS_NOSUID | _MS_NODEV, _SCRATCH)
     for path, text in host.get("sysctl", {}).items():
         _write_sysctl(path, text)
 

@@ -43,6 +43,7 @@ _MACHINE = Machine(
     init=True,
     private=("/run", "/var/log"),
     directories=("/run/sshd", "/run/lock"),
+    scratch="/run/scratch",
 )
 _SBIN = "/usr/local/sbin:/usr/sbin:/sbin"
 _ROOT = Path(__file__).resolve().parents[2]
@@ -256,6 +257,7 @@ class Lab:
             "known_hosts": str(self.directory / "known_hosts"),
             "ansible_python_interpreter": shape.python,
             "pythonpath": str(_ROOT),
+            "scratch": _MACHINE.scratch,
         }
         return {"all": {"vars": variables, "hosts": hosts}}
 

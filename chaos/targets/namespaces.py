@@ -104,6 +104,7 @@ class Keeper:
         init: bool = False,
         private: Sequence[str] = (),
         directories: Sequence[str] = (),
+        scratch: str = "",
     ) -> dict[str, Namespaces]:
         """Makes hosts: network, mount and UTS namespaces each, PID as well with init.
 
@@ -113,12 +114,14 @@ class Keeper:
             init: whether they get a process 1, which waits for `boot`.
             private: directories that get an empty file system of their own.
             directories: further directories to make, in the private ones as a rule.
+            scratch: where they have a small file system that may be filled.
         """
         shape = {
             "sysctl": sysctl,
             "init": init,
             "private": list(private),
             "directories": list(directories),
+            "scratch": scratch,
         }
         hosts = [{"name": name, "hostname": name, **shape} for name in names]
         made = self._ask(op="make", hosts=hosts)["hosts"]

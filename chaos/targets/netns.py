@@ -21,7 +21,7 @@ from chaos.errors import ChaosError, UsageError
 from chaos.hosts.connectors import NamespaceConnector
 from chaos.hosts.host import Host
 from chaos.hosts.link import Agent
-from chaos.targets.fabric import Fabric, Member
+from chaos.targets.fabric import Fabric, Machine, Member
 from chaos.targets.hosts import TTL_S, HostTarget, roles_of
 from chaos.targets.namespaces import why_no_namespaces
 
@@ -108,12 +108,15 @@ class NetnsTarget(HostTarget):
     def _build(
         self, members: Sequence[Member], roles: Mapping[str, Sequence[str]], rails: int
     ) -> None:
-        fabric = Fabric.build(
-            members, rails=rails, block=self._block, directory=self._directory
-        )
-        self._fabric = fabric
+        self._take_state()
         try:
-            self._take_state()
+            fabric = self._fabric = Fabric.build(
+                members,
+                rails=rails,
+                machine=Machine(scratch=self._scratch),
+                block=self._block,
+                directory=self._directory,
+            )
             self._open([self._host(fabric, name, roles[name]) for name in fabric.hosts])
         except BaseException:
             self.close()
@@ -131,7 +134,14 @@ class NetnsTarget(HostTarget):
             agent=Agent(connector),
             devices=fabric.devices(),
             addresses=fabric.addresses(name),
+            controller=fabric.harness_address,
+            scratch=self._scratch,
         )
+
+    @property
+    def _scratch(self) -> str:
+        """The same path on each host, and on each host another file system."""
+        return str(STATE / self.run / "scratch")
 
     def _take_state(self) -> None:
         """The directory of our agents, locked, so that nobody takes it for a ruin."""
