@@ -1,0 +1,964 @@
+"""Collects the facts of one node as a document `preflight.facts/1`, and judges nothing.
+
+One file, standard library, Python 3.6 grammar: it is sent to a node over the standard
+input of `python3 -`. It writes nothing, sets nothing, and ends within 20 s: every
+command has 5 s, a command that hangs is itself a fact. Output is one line of JSON and a
+sentinel with its SHA-256, so that a connection lost half-way is seen:
+
+    {"schema": "preflight.facts/1", ...}
+    ###END <sha256 of the line>###
+
+Documents above one mebibyte are compressed: `###GZIP <base64>` instead of the JSON.
+
+Counters are read of selected ports only: reading them on a NIC that the firmware keeps
+to itself floods the kernel's log (gpud#1164, node_exporter#3434). Values that are
+judged by their change are sampled twice, at least two seconds apart.
+"""
+
+import argparse
+import base64
+import errno
+import glob
+import gzip
+import hashlib
+import json
+import os
+import re
+import selectors
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Callable, Dict, Iterable, List, Optional, Set, Tuple
+
+VERSION = "1"
+SCHEMA = "preflight.facts/1"
+BUDGET_S = 20.0
+COMMAND_S = 5.0
+SAMPLE_GAP_S = 2.0
+WORKERS = 6
+MAX_OUTPUT = 4 << 20
+MAX_FILE = 256 << 10
+MAX_PLAIN = 1 << 20
+MAX_PROCESSES = 64
+MAX_GPUS = 32
+MAX_PROBES = 64
+GID_SLOTS = 16
+NO_TOOL = 127
+IB = "/sys/class/infiniband"
+PCI = "/sys/bus/pci/devices"
+BDF = re.compile(r"^[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$")
+ZERO_GID = re.compile(r"^[0:]*$")
+
+FILES = (
+    "/proc/cmdline /proc/modules /proc/mounts /proc/meminfo /proc/uptime /proc/version"
+    " /proc/stat /proc/net/route /proc/driver/nvidia/version /proc/driver/nvidia/params"
+    " /etc/os-release /etc/hosts /etc/hostname /etc/default/grub /etc/kernel/cmdline"
+    " /etc/iproute2/rt_tables /run/reboot-required"
+    " /proc/sys/vm/max_map_count /proc/sys/vm/nr_hugepages /proc/sys/vm/swappiness"
+    " /proc/sys/vm/zone_reclaim_mode /proc/sys/vm/overcommit_memory"
+    " /proc/sys/vm/min_free_kbytes /proc/sys/kernel/numa_balancing"
+    " /proc/sys/kernel/dmesg_restrict /proc/sys/net/ipv4/ip_local_port_range"
+    " /proc/sys/net/ipv4/ip_local_reserved_ports /proc/sys/net/ipv4/tcp_tw_reuse"
+    " /proc/sys/net/ipv4/fib_multipath_hash_policy /proc/sys/net/ipv4/ip_forward"
+    " /proc/sys/net/core/rmem_max /proc/sys/net/core/wmem_max"
+    " /proc/sys/net/core/somaxconn /proc/sys/net/bridge/bridge-nf-call-iptables"
+    " /proc/sys/net/netfilter/nf_conntrack_count"
+    " /proc/sys/net/netfilter/nf_conntrack_max"
+    " /sys/kernel/mm/transparent_hugepage/enabled"
+    " /sys/kernel/mm/transparent_hugepage/defrag"
+    " /sys/devices/system/clocksource/clocksource0/current_clocksource"
+    " /sys/devices/system/cpu/smt/control"
+    " /sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"
+    " /var/log/openvswitch/ovs-vswitchd.log"
+    " /run/openvswitch/ovs-vswitchd.pid /run/openvswitch/ovsdb-server.pid"
+).split()
+PATTERNS = (
+    "/proc/net/bonding/*",
+    "/proc/sys/net/ipv4/conf/*/rp_filter",
+    "/proc/sys/net/ipv4/conf/*/arp_ignore",
+    "/proc/sys/net/ipv4/conf/*/arp_announce",
+    "/proc/sys/net/ipv4/conf/*/arp_filter",
+    "/proc/sys/net/ipv4/conf/*/accept_local",
+    "/proc/sys/net/ipv4/conf/*/ignore_routes_with_linkdown",
+    "/sys/class/infiniband_verbs/*/ibdev",
+    "/sys/devices/system/node/node*/meminfo",
+    "/sys/devices/system/node/node*/cpulist",
+    "/sys/devices/system/node/node*/hugepages/*/nr_hugepages",
+    "/sys/devices/system/node/node*/hugepages/*/free_hugepages",
+    "/sys/module/mlx5_core/*version",
+    "/sys/module/openvswitch/*version",
+    "/sys/module/ib_core/*version",
+    "/sys/module/mlx5_core/parameters/*",
+    "/sys/module/ib_core/parameters/*",
+    "/etc/modprobe.d/*.conf",
+    "/etc/sysctl.d/*.conf",
+    "/etc/iproute2/rt_tables.d/*.conf",
+    "/etc/systemd/system/disable-pcie-acs.service",
+)
+DIRECTORIES = (
+    "/sys/class/infiniband",
+    "/sys/class/infiniband_verbs",
+    "/sys/class/net",
+    "/sys/module/openvswitch",
+    "/dev/infiniband",
+    "/run/openvswitch",
+    "/etc/cni/net.d",
+    "/etc/libibverbs.d",
+    "/sys/devices/system/node",
+)
+NETDEV = (
+    "operstate carrier carrier_changes mtu speed address phys_port_name tx_queue_len"
+    " qos/trust"
+).split()
+DEVICE = (
+    "numa_node vendor device sriov_numvfs sriov_totalvfs current_link_speed"
+    " current_link_width max_link_speed max_link_width iommu_group/type"
+    " aer_dev_correctable aer_dev_nonfatal aer_dev_fatal"
+).split()
+COMMANDS = (
+    "ip -j -d addr",
+    "ip -j -4 rule",
+    "ip -j -6 rule",
+    "ip -j -4 route show table all",
+    "ip -j -6 route show table all",
+    "ip -j neigh",
+    "rdma -j -d dev",
+    "rdma -j -d link",
+    "rdma -j system",
+    "rdma -j resource show",
+    "devlink -j dev info",
+    "ibv_devinfo -v",
+    "ibv_devinfo -l",
+    "ofed_info -s",
+    "chronyc -c tracking",
+    "timedatectl show",
+    "ss -Hltn",
+    "systemctl --failed --plain --no-legend",
+    "nvidia-smi topo -m",
+    "lldpctl -f json0",
+    "uname -r",
+    "mooncake_master --version",
+)
+OVS_TABLES = ("Open_vSwitch", "Bridge", "Port", "Interface", "Controller", "Manager")
+OVS_COUNTERS = (
+    "drop_action_of_pipeline",
+    "drop_action_congestion",
+    "upcall_flow_limit_hit",
+    "netlink_overflow",
+)
+SERVICE = re.compile(r"mooncake|sglang|vllm|dynamo|refimpl")
+ALLOWED_ENV = re.compile(
+    r"^(MC_|MOONCAKE_|NCCL_|UCX_|NVSHMEM_|SGLANG_|VLLM_|WITH_NVIDIA_PEERMEM$"
+    r"|GLOO_SOCKET_IFNAME$|CUDA_VISIBLE_DEVICES$|(?i:https?_proxy|no_proxy)$)"
+)
+SECRET = re.compile(r"(?i)(token|secret|passw|api_?key|credential)")
+URL_PASSWORD = re.compile(r"://[^/@\s:]+:[^/@\s]+@")
+SECRET_OPTION = re.compile(
+    r"(?i)(--?[\w-]*(?:token|secret|passw\w*|api-?key|credential)[\w-]*[=\0 ])[^\0 ]+"
+)
+SERIAL = re.compile(r"(?i)(serial[ _.]?(?:number)?\"?\s*[:=]\s*\"?)([\w.-]{4,})")
+LOUD = re.compile(
+    r"_phy|pause|prio|discard|drop|err|symbol|crc|link_down|out_of_buffer"
+)
+
+Entry = Dict[str, Any]
+
+
+class Deadline(object):
+    """What is left of the collector's time."""
+
+    def __init__(self, budget_s: float) -> None:
+        self.end = time.monotonic() + budget_s
+
+    def left(self) -> float:
+        return max(0.0, self.end - time.monotonic())
+
+
+class Collector(object):
+    """Reads files below a root and runs commands; keeps both by their spelling."""
+
+    def __init__(self, sysroot: str, deadline: Deadline, commands: bool) -> None:
+        self.sysroot = sysroot.rstrip("/")
+        self.deadline = deadline
+        self.runs_commands = commands
+        self.cmds = {}  # type: Dict[str, Any]
+        self.files = {}  # type: Dict[str, Any]
+        self.lock = threading.Lock()
+
+    # Files
+
+    def real(self, path: str) -> str:
+        return self.sysroot + path
+
+    def read(self, path: str) -> Optional[str]:
+        """Reads and keeps a file; returns its text, or None with the errno kept."""
+        entry = self.look(path)
+        self.keep_file(path, entry)
+        text = entry.get("text")
+        return text if isinstance(text, str) else None
+
+    def look(self, path: str) -> Entry:
+        """One reading of a file: text, or the name of the errno. Bounded."""
+        try:
+            with open(self.real(path), "rb") as file:
+                raw = _tail_of(file) if path.startswith("/var/log/") else None
+                raw = file.read(MAX_FILE + 1) if raw is None else raw
+        except OSError as error:
+            return {"errno": errno.errorcode.get(error.errno or 0, "EIO")}
+        return _text_entry(raw)
+
+    def sample(self, path: str) -> None:
+        """Reads a counter and adds it to its samples."""
+        entry = self.look(path)
+        entry["t"] = time.time()
+        with self.lock:
+            self.files.setdefault(path, []).append(entry)
+
+    def read_each(self, base: str, leaves: Iterable[str]) -> None:
+        for leaf in leaves:
+            self.read(base + "/" + leaf)
+
+    def link(self, path: str) -> str:
+        """Keeps a symbolic link; returns its target, "" where there is none."""
+        try:
+            target = os.readlink(self.real(path))
+        except OSError as error:
+            name = errno.errorcode.get(error.errno or 0, "EIO")
+            self.keep_file(path, {"errno": name})
+            return ""
+        self.keep_file(path, {"link": target})
+        return target
+
+    def names(self, path: str, keep: bool = True) -> List[str]:
+        """Keeps a directory; returns its entries."""
+        try:
+            found = sorted(os.listdir(self.real(path)))
+        except OSError as error:
+            if keep:
+                name = errno.errorcode.get(error.errno or 0, "EIO")
+                self.keep_file(path, {"errno": name})
+            return []
+        if keep:
+            self.keep_file(path, {"entries": found})
+        return found
+
+    def mode(self, path: str) -> None:
+        """Keeps the permissions of a device node."""
+        try:
+            mode = os.stat(self.real(path)).st_mode & 0o7777
+        except OSError as error:
+            name = errno.errorcode.get(error.errno or 0, "EIO")
+            self.keep_file(path, {"errno": name})
+            return
+        self.keep_file(path, {"mode": "%04o" % mode})
+
+    def matching(self, pattern: str) -> List[str]:
+        found = glob.glob(self.real(pattern))
+        return sorted(path[len(self.sysroot) :] for path in found)
+
+    def keep_file(self, path: str, entry: Entry) -> None:
+        with self.lock:
+            self.files.setdefault(path, entry)
+
+    # Commands
+
+    def run(self, *argv: str, **options: Any) -> Entry:
+        """Runs and keeps a command. `again` adds a sample, `digest` shortens output."""
+        line = " ".join(argv)
+        if not self.runs_commands:
+            return {}
+        entry = execute(list(argv), self.deadline, options.get("digest"))
+        with self.lock:
+            if options.get("again"):
+                entry["t"] = time.time()
+                self.cmds.setdefault(line, []).append(entry)
+            else:
+                self.cmds[line] = entry
+        return entry
+
+    def output(self, *argv: str, **options: Any) -> str:
+        return str(self.run(*argv, **options).get("stdout", ""))
+
+
+def execute(
+    argv: List[str], deadline: Deadline, digest: Optional[Callable[[str], str]] = None
+) -> Entry:
+    """Runs one command to its end, its deadline or its bound; never raises."""
+    began = time.monotonic()
+    if shutil.which(argv[0], path=_environment()["PATH"]) is None:
+        return {
+            "rc": NO_TOOL,
+            "stdout": "",
+            "stderr": "not found",
+            "ms": 0,
+            "timeout": False,
+        }
+    limit = min(COMMAND_S, deadline.left())
+    if limit <= 0:
+        return _late("the budget of the collector is spent", began)
+    try:
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=_environment(),
+            start_new_session=True,
+        )
+    except OSError as error:
+        name = errno.errorcode.get(error.errno or 0, "EIO")
+        return {"rc": 126, "stdout": "", "stderr": name, "ms": 0, "timeout": False}
+    outputs, ended, whole = _drain(process, began + limit)
+    rc = _end(process, ended)
+    stdout = redact(outputs[0].decode("utf-8", "replace"))
+    stdout = digest(stdout) if digest is not None else stdout
+    return {
+        "rc": rc,
+        "stdout": stdout,
+        "stderr": redact(outputs[1].decode("utf-8", "replace"))[:8192],
+        "ms": int((time.monotonic() - began) * 1000),
+        "timeout": not ended,
+        "bytes": len(stdout.encode("utf-8", "replace")) + (0 if whole else 1),
+    }
+
+
+def _drain(process: Any, end: float) -> Tuple[List[bytes], bool, bool]:
+    """Reads both pipes until they close: (outputs, in time, whole)."""
+    outputs = [bytearray(), bytearray()]
+    chooser = selectors.DefaultSelector()
+    for at, pipe in enumerate((process.stdout, process.stderr)):
+        chooser.register(pipe, selectors.EVENT_READ, at)
+    whole = True
+    while chooser.get_map():
+        left = end - time.monotonic()
+        if left <= 0 or not whole:
+            break
+        for key, _ in chooser.select(left):
+            chunk = os.read(key.fd, 65536)
+            outputs[key.data].extend(chunk)
+            whole = whole and len(outputs[key.data]) < MAX_OUTPUT
+            if not chunk:
+                chooser.unregister(key.fileobj)
+    ended = not chooser.get_map() or not whole
+    chooser.close()
+    return [bytes(each) for each in outputs], ended, whole
+
+
+def _end(process: Any, ended: bool) -> int:
+    """Its return code; a process that does not end is killed with all it started."""
+    try:
+        process.wait(0.2 if ended else 0.0)
+    except subprocess.TimeoutExpired:
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except OSError:
+            process.kill()
+        try:
+            process.wait(0.5)
+        except subprocess.TimeoutExpired:
+            pass  # stuck in the kernel: it is left to init, its pipes are closed
+    process.stdout.close()
+    process.stderr.close()
+    return -9 if process.returncode is None else int(process.returncode)
+
+
+def _late(reason: str, began: float) -> Entry:
+    ms = int((time.monotonic() - began) * 1000)
+    return {"rc": -1, "stdout": "", "stderr": reason, "ms": ms, "timeout": True}
+
+
+def _environment() -> Dict[str, str]:
+    kept = ("HOME", "KUBECONFIG", "OVS_RUNDIR", "XDG_RUNTIME_DIR")
+    found = {name: os.environ[name] for name in kept if name in os.environ}
+    path = os.environ.get("PATH", "")
+    found["PATH"] = ":".join(
+        part
+        for part in (
+            path,
+            "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        )
+        if part
+    )
+    found["LC_ALL"] = "C"
+    return found
+
+
+def redact(text: str) -> str:
+    """Takes out passwords in URLs, values of secret options; serials are hashed."""
+    text = URL_PASSWORD.sub("://***@", text)
+    text = SECRET_OPTION.sub(r"\1***", text)
+    return SERIAL.sub(_hash_serial, text)
+
+
+def _hash_serial(match: Any) -> str:
+    return (
+        str(match.group(1)) + hashlib.sha256(match.group(2).encode()).hexdigest()[:12]
+    )
+
+
+def _text_entry(raw: bytes) -> Entry:
+    text = redact(raw[:MAX_FILE].decode("utf-8", "replace"))
+    size = len(text.encode("utf-8", "replace"))
+    return {"text": text, "bytes": size + (1 if len(raw) > MAX_FILE else 0)}
+
+
+def _tail_of(file: Any) -> bytes:
+    """The end of a log, from the beginning of a line."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - MAX_FILE))
+    raw = bytes(file.read(MAX_FILE))
+    return raw if size <= MAX_FILE else raw[raw.find(b"\n") + 1 :]
+
+
+# What is read, in the order of need
+
+
+def read_services(collector: Collector) -> List[Dict[str, str]]:
+    """Processes of Mooncake and engines: limits, status, allow-listed environment."""
+    found = []  # type: List[Dict[str, str]]
+    for path in collector.matching("/proc/[0-9]*/cmdline"):
+        pid = path.split("/")[2]
+        line = str(collector.look(path).get("text", ""))
+        if int(pid) == os.getpid() or not SERVICE.search(line.partition("\0--")[0]):
+            continue
+        if "preflight" in line or len(found) >= MAX_PROCESSES:
+            continue
+        collector.read(path)
+        collector.read_each("/proc/" + pid, ("limits", "status"))
+        found.append(_read_environment(collector, pid, line))
+    return found
+
+
+def _read_environment(collector: Collector, pid: str, line: str) -> Dict[str, str]:
+    path = "/proc/%s/environ" % pid
+    entry = collector.look(path)
+    kept = {}  # type: Dict[str, str]
+    if "text" in entry:
+        for item in str(entry["text"]).split("\0"):
+            name, _, value = item.partition("=")
+            if ALLOWED_ENV.match(name) and not SECRET.search(name):
+                kept[name] = redact(value)
+        text = "".join("%s=%s\0" % pair for pair in sorted(kept.items()))
+        entry = {"text": text, "bytes": len(text.encode("utf-8", "replace"))}
+    collector.keep_file(path, entry)
+    return dict(kept, **{"": line})
+
+
+class Ports(object):
+    """RDMA devices, and which of them may be touched."""
+
+    def __init__(
+        self, collector: Collector, asked: List[str], services: List[Dict[str, str]]
+    ) -> None:
+        self.collector = collector
+        self.devices = collector.names(IB)
+        self.netdevs = {}  # type: Dict[str, str]
+        self.bdfs = {}  # type: Dict[str, str]
+        self.pinned = _pinned_gids(services)
+        for device in self.devices:
+            self._read(device)
+        self.selected = self._select(asked, services)
+
+    def _read(self, device: str) -> None:
+        base = IB + "/" + device
+        read = self.collector
+        target = read.link(base + "/device")
+        bdf = target.rsplit("/", 1)[-1]
+        read.read_each(
+            base, ("fw_ver", "board_id", "hca_type", "node_guid", "node_type", "parent")
+        )
+        if BDF.match(bdf):
+            self.bdfs[device] = bdf
+            read.read_each(base + "/device", DEVICE)
+            read.names(base + "/device/net")
+            if os.path.lexists(read.real(base + "/device/physfn")):
+                read.link(base + "/device/physfn")
+        for port in read.names(base + "/ports"):
+            where = "%s/ports/%s" % (base, port)
+            read.read_each(where, ("state", "phys_state", "rate", "link_layer"))
+            self._read_gids(device, where)
+        read.read(base + "/tc/1/traffic_class")
+
+    def _read_gids(self, device: str, where: str) -> None:
+        """GIDs of used slots, of the first ones, and of those that are pinned."""
+        read = self.collector
+        for index in sorted(read.names(where + "/gids"), key=_natural):
+            path = "%s/gids/%s" % (where, index)
+            entry = read.look(path)
+            empty = ZERO_GID.match(str(entry.get("text", "")).strip() or "x")
+            if (
+                empty
+                and not (index.isdigit() and int(index) < GID_SLOTS)
+                and index not in self.pinned
+            ):
+                continue
+            read.keep_file(path, entry)
+            read.read("%s/gid_attrs/types/%s" % (where, index))
+            name = read.read("%s/gid_attrs/ndevs/%s" % (where, index))
+            if name and name.strip():
+                self.netdevs.setdefault(device, name.strip())
+
+    def _select(self, asked: List[str], services: List[Dict[str, str]]) -> List[str]:
+        """The devices whose counters may be read: the selector of the judge."""
+        named = asked or _mooncake_devices(services)
+        if named:
+            return [
+                d
+                for d in self.devices
+                if {d, self.netdevs.get(d), self.bdfs.get(d)} & set(named)
+            ]
+        for service in services:
+            text = service.get("NCCL_IB_HCA", "").strip()
+            if text:
+                return [d for d in self.devices if _nccl_takes(text, d)]
+        return [d for d in self.devices if not self._is_off(d)]
+
+    def _is_off(self, device: str) -> bool:
+        base = "%s/%s" % (IB, device)
+        off = [
+            "isabled" in str(self.collector.look(path).get("text", ""))
+            or "leep" in str(self.collector.look(path).get("text", ""))
+            for path in self.collector.matching(base + "/ports/*/phys_state")
+        ]
+        virtual = os.path.lexists(self.collector.real(base + "/device/physfn"))
+        default = self.netdevs.get(device) in _default_devices(self.collector)
+        return virtual or default or bool(off and all(off))
+
+    def counters(self) -> List[str]:
+        """Paths of the counters of the selected devices."""
+        found = []  # type: List[str]
+        for device in self.selected:
+            for kind in ("counters", "hw_counters"):
+                pattern = "%s/%s/ports/*/%s/*" % (IB, device, kind)
+                found.extend(self.collector.matching(pattern))
+        return [path for path in found if not path.endswith("/lifespan")]
+
+
+def _natural(text: str) -> Tuple[int, str]:
+    return (int(text), "") if text.isdigit() else (1 << 30, text)
+
+
+def _pinned_gids(services: List[Dict[str, str]]) -> Set[str]:
+    return {
+        value.strip()
+        for service in services
+        for name, value in service.items()
+        if name.endswith("GID_INDEX")
+    }
+
+
+def _mooncake_devices(services: List[Dict[str, str]]) -> List[str]:
+    for name in ("MC_MS_FILTERS", "MOONCAKE_DEVICE"):
+        for service in services:
+            words = re.split(r"[,;\s]+", service.get(name, ""))
+            if any(words):
+                return [word for word in words if word]
+    for service in services:
+        match = re.search(r"--disaggregation-ib-device[=\0]([^\0]+)", service[""])
+        if match:
+            return match.group(1).split(",")
+    return []
+
+
+def _nccl_takes(text: str, device: str) -> bool:
+    deny = text.startswith("^")
+    text = text.lstrip("^")
+    exact = text.startswith("=")
+    names = [word.split(":")[0] for word in text.lstrip("=").split(",") if word]
+    hit = any(device == n if exact else device.startswith(n) for n in names)
+    return hit != deny
+
+
+def _default_devices(collector: Collector) -> Set[str]:
+    rows = str(collector.look("/proc/net/route").get("text", "")).splitlines()[1:]
+    fields = [row.split() for row in rows]
+    return {f[0] for f in fields if len(f) > 7 and f[1] == "00000000" == f[7]}
+
+
+def read_files(collector: Collector) -> None:
+    for path in FILES:
+        collector.read(path)
+    for pattern in PATTERNS:
+        for path in collector.matching(pattern):
+            collector.read(path)
+    for path in DIRECTORIES:
+        collector.names(path)
+    for path in collector.matching("/dev/infiniband/*"):
+        collector.mode(path)
+
+
+def read_netdevs(collector: Collector) -> None:
+    for name in collector.names("/sys/class/net", keep=False):
+        base = "/sys/class/net/" + name
+        if not os.path.isdir(collector.real(base)):
+            continue
+        for leaf in NETDEV:
+            if leaf in ("mtu", "operstate") or os.path.exists(
+                collector.real(base + "/" + leaf)
+            ):
+                collector.read(base + "/" + leaf)
+        for leaf in ("device", "master"):
+            if os.path.lexists(collector.real(base + "/" + leaf)):
+                collector.link(base + "/" + leaf)
+        for path in collector.matching(base + "/ecn/*/*/*") + collector.matching(
+            base + "/ecn/*/cnp_*"
+        ):
+            collector.read(path)
+
+
+def gpus(collector: Collector) -> List[str]:
+    """PCI addresses of NVIDIA and AMD display or 3D controllers."""
+    found = []
+    for bdf in collector.names(PCI, keep=False):
+        base = PCI + "/" + bdf
+        kind = str(collector.look(base + "/class").get("text", ""))
+        vendor = str(collector.look(base + "/vendor").get("text", "")).strip()
+        if kind.startswith(("0x0300", "0x0302", "0x1200")) and vendor in (
+            "0x10de",
+            "0x1002",
+        ):
+            found.append(bdf)
+    return found[:MAX_GPUS]
+
+
+def read_pci(collector: Collector, devices: List[str]) -> List[str]:
+    """Facts of PCI devices; returns them with every bridge above them."""
+    every = []  # type: List[str]
+    for bdf in devices:
+        base = PCI + "/" + bdf
+        collector.link(base)
+        collector.read_each(base, DEVICE)
+        above = [
+            p for p in os.path.realpath(collector.real(base)).split("/") if BDF.match(p)
+        ]
+        every.extend(part for part in above + [bdf] if part not in every)
+    return every
+
+
+def rule_tables(text: str) -> List[str]:
+    """Tables that rules name, besides the reserved ones."""
+    try:
+        rows = json.loads(text)
+    except ValueError:
+        return []
+    names = [str(row.get("table", "")) for row in rows if isinstance(row, dict)]
+    return sorted({n for n in names if n and n not in ("local", "main", "default")})[
+        :256
+    ]
+
+
+def node_jobs(collector: Collector, ports: Ports, options: Any) -> List[List[str]]:
+    """Command lines about the node itself, and about each NIC."""
+    jobs = [line.split(" ") for line in COMMANDS]
+    jobs.append(["getent", "hosts", socket.gethostname()])
+    netdevs = sorted({ports.netdevs[d] for d in ports.devices if d in ports.netdevs})
+    for name in netdevs:
+        jobs.extend(
+            ["ethtool", flag, name] for flag in ("-i", "-k", "-a", "--show-fec")
+        )
+        jobs.extend(
+            ["dcb", "-j", what, "show", "dev", name] for what in ("pfc", "app", "ets")
+        )
+        jobs.append(["mlnx_qos", "-i", name])
+    for bdf in sorted({ports.bdfs[d] for d in ports.selected if d in ports.bdfs}):
+        jobs.append(["mstconfig", "-d", bdf, "-e", "q"])
+        jobs.append(["devlink", "-j", "dev", "eswitch", "show", "pci/" + bdf])
+    for peer in options.peers[:MAX_PROBES]:
+        source, _, target = peer.partition(">")
+        jobs.append(["ip", "-j", "route", "get", target, "from", source])
+        if options.active:
+            jobs.append(
+                [
+                    "ping",
+                    "-c",
+                    "1",
+                    "-W",
+                    "1",
+                    "-M",
+                    "do",
+                    "-s",
+                    str(options.ping_bytes),
+                    "-I",
+                    source,
+                    target,
+                ]
+            )
+    if options.nft:
+        jobs.append(["nft", "-j", "list", "ruleset"])
+    return jobs
+
+
+def has_ovs(collector: Collector) -> bool:
+    present = [collector.real(p) for p in ("/run/openvswitch", "/var/run/openvswitch")]
+    return any(os.path.isdir(path) for path in present)
+
+
+def ovs_jobs() -> List[List[str]]:
+    base = ["ovs-vsctl", "--timeout=5", "--format=json", "list"]
+    jobs = [base + [table] for table in OVS_TABLES if table != "Open_vSwitch"]
+    jobs.extend(
+        ["ovs-appctl", "-T", "3", what]
+        for what in ("version", "bond/show", "lacp/show")
+    )
+    return jobs
+
+
+def read_bridges(collector: Collector, pool: Any) -> None:
+    """Flows of every bridge; a bridge has one row in the table."""
+    text = collector.output("ovs-vsctl", "--timeout=5", "list-br")
+    lines = [["ovs-ofctl", "dump-flows", name] for name in text.split()[:64]]
+    list(pool.map(lambda argv: collector.run(*argv), lines))
+
+
+def _first_lines(text: str) -> str:
+    """A count and the first of many flows: a table of offloaded flows may be huge."""
+    lines = text.splitlines()
+    return "# %d flows\n%s" % (len(lines), "".join(line + "\n" for line in lines[:20]))
+
+
+def _loud_lines(text: str) -> str:
+    """Of some thousand NIC counters those that tell of loss, pauses and links."""
+    return "".join(line + "\n" for line in text.splitlines() if LOUD.search(line))
+
+
+def take_samples(collector: Collector, ports: Ports, pool: Any, ovs: bool) -> None:
+    """One sample of everything that is judged by its change."""
+    for path in ports.counters():
+        collector.sample(path)
+    jobs = []  # type: List[Tuple[List[str], Any]]
+    for device in ports.selected:
+        if device in ports.netdevs:
+            jobs.append((["ethtool", "-S", ports.netdevs[device]], _loud_lines))
+    if ovs:
+        base = ["ovs-vsctl", "--timeout=5", "--format=json", "list", "Open_vSwitch"]
+        jobs.append((base, None))
+        for what in ("upcall/show", "dpctl/show"):
+            jobs.append((["ovs-appctl", "-T", "3", what], None))
+        for name in OVS_COUNTERS:
+            jobs.append(
+                (["ovs-appctl", "-T", "3", "coverage/read-counter", name], None)
+            )
+    list(pool.map(lambda job: collector.run(*job[0], again=True, digest=job[1]), jobs))
+
+
+def read_kernel_log(collector: Collector) -> None:
+    if collector.run("dmesg", "-J").get("rc") != 0:
+        collector.run("dmesg")
+        collector.run("journalctl", "-k", "-b", "-o", "json", "-n", "5000")
+
+
+def read_kubernetes(collector: Collector, pool: Any) -> None:
+    """Objects of this node, where somebody left us a configuration to ask with."""
+    places = (
+        os.environ.get("KUBECONFIG", ""),
+        "/etc/kubernetes/admin.conf",
+        os.path.expanduser("~/.kube/config"),
+    )
+    config = next((p for p in places if p and os.access(p, os.R_OK)), "")
+    if not config:
+        return
+    os.environ.setdefault("KUBECONFIG", config)
+    host = socket.gethostname()
+    every = (
+        "get",
+        "pod",
+        "-A",
+        "--field-selector",
+        "spec.nodeName=" + host,
+        "-o",
+        "json",
+    )
+    jobs = [
+        ["kubectl", "get", "node", host, "-o", "json"],
+        ["kubectl"] + list(every),
+        ["kubectl", "get", "network-attachment-definitions", "-A", "-o", "json"],
+        ["kubectl", "get", "sriovnetworknodestates", "-A", "-o", "json"],
+    ]
+    list(pool.map(lambda argv: collector.run(*argv), jobs))
+
+
+def reach(
+    collector: Collector, services: List[Dict[str, str]], asked: List[str]
+) -> None:
+    """Tries a TCP connection to every master that is named: `connect HOST:PORT`."""
+    names = ("MOONCAKE_MASTER", "MOONCAKE_MASTER_SERVER", "MC_MASTER")
+    targets = set(asked)
+    targets.update(s[n] for s in services for n in names if s.get(n))
+    for target in sorted(targets)[:8]:
+        host, _, port = target.rpartition("://")[2].partition("/")[0].rpartition(":")
+        if not (host and port.isdigit()):
+            continue
+        began = time.monotonic()
+        told, rc = "", 0
+        try:
+            socket.create_connection(
+                (host.strip("[]"), int(port)), min(1.5, collector.deadline.left())
+            ).close()
+        except OSError as error:
+            rc, told = (
+                1,
+                errno.errorcode.get(error.errno or 0, str(error) or "timed out"),
+            )
+        ms = int((time.monotonic() - began) * 1000)
+        entry = {
+            "rc": rc,
+            "stdout": "connected\n" if rc == 0 else "",
+            "stderr": told,
+            "ms": ms,
+            "timeout": False,
+        }
+        collector.cmds["connect %s:%s" % (host, port)] = entry
+
+
+def read_verbs() -> Entry:
+    """What pyverbs tells beyond sysfs, where the distribution has it."""
+    try:
+        from pyverbs import device as devices  # type: ignore[import-not-found]
+    except Exception as error:
+        return {"error": "%s: %s" % (type(error).__name__, error)}
+    found = {}  # type: Dict[str, Any]
+    try:
+        for each in devices.get_device_list():
+            name = each.name.decode()
+            with devices.Context(name=name) as context:
+                attributes = context.query_device()
+                port = context.query_port(1)
+                found[name] = {
+                    "max_mr_size": attributes.max_mr_size,
+                    "fw_ver": str(attributes.fw_version),
+                    "max_qp": attributes.max_qp,
+                    "active_mtu": 128 << int(port.active_mtu),
+                    "gid_tbl_len": port.gid_tbl_len,
+                }
+    except Exception as error:
+        return {"error": "%s: %s" % (type(error).__name__, error)}
+    return found
+
+
+def collect(options: Any) -> Entry:
+    """Collects everything within the budget; see the module."""
+    began = time.monotonic()
+    deadline = Deadline(options.budget)
+    collector = Collector(options.sysroot, deadline, not options.no_commands)
+    services = read_services(collector)
+    ports = Ports(collector, options.nics, services)
+    ovs = has_ovs(collector)
+    with ThreadPoolExecutor(WORKERS) as pool:
+        virt = pool.submit(collector.run, "systemd-detect-virt")
+        take_samples(collector, ports, pool, ovs)
+        sampled = time.monotonic()
+        read_files(collector)
+        read_netdevs(collector)
+        inside = read_pci(collector, sorted(set(ports.bdfs.values())) + gpus(collector))
+        jobs = node_jobs(collector, ports, options) + (ovs_jobs() if ovs else [])
+        jobs.extend(["lspci", "-Dvvv", "-s", bdf] for bdf in inside)
+        rest = [pool.submit(collector.run, *argv) for argv in jobs]  # type: List[Any]
+        rest.append(pool.submit(reach, collector, services, options.connect))
+        rest.append(pool.submit(read_kernel_log, collector))
+        for job in rest:
+            job.result()
+        tables = rule_tables(
+            str(collector.cmds.get("ip -j -4 rule", {}).get("stdout", ""))
+        )
+        list(
+            pool.map(
+                lambda t: collector.run("ip", "-j", "route", "show", "table", t), tables
+            )
+        )
+        if ovs:
+            read_bridges(collector, pool)
+            flows = ("ovs-appctl", "dpctl/dump-flows", "-m", "type=offloaded")
+            collector.run(*flows, digest=_first_lines)
+        if options.kubernetes:
+            read_kubernetes(collector, pool)
+        if ovs or ports.selected:
+            time.sleep(
+                min(
+                    deadline.left(), max(0.0, sampled + SAMPLE_GAP_S - time.monotonic())
+                )
+            )
+            take_samples(collector, ports, pool, ovs)
+    document = describe(
+        collector, str(virt.result().get("stdout", "")).strip(), options
+    )
+    document["collector"]["duration_ms"] = int((time.monotonic() - began) * 1000)
+    document["collector"]["selected"] = ports.selected
+    return document
+
+
+def describe(collector: Collector, virt: str, options: Any) -> Entry:
+    boot = collector.look("/proc/sys/kernel/random/boot_id").get("text", "")
+    machine = str(collector.look("/etc/machine-id").get("text", "")).strip()
+    node = {
+        "hostname": options.hostname or socket.gethostname(),
+        "boot_id": str(boot).strip(),
+        "machine_id_hash": hashlib.sha256(machine.encode()).hexdigest()[:16],
+        "virt": virt,
+        "wall": {"t": time.time()},
+        "role": options.role,
+        "cohort": options.cohort,
+    }
+    return {
+        "schema": SCHEMA,
+        "collector": {
+            "version": VERSION,
+            "python": "%d.%d.%d" % sys.version_info[:3],
+            "euid": os.geteuid(),
+            "active": bool(options.active),
+        },
+        "node": {key: value for key, value in node.items() if value != ""},
+        "cmds": collector.cmds,
+        "files": collector.files,
+        "verbs": {} if options.no_commands else read_verbs(),
+    }
+
+
+def framed(document: Entry) -> str:
+    """The document as one line with its sentinel; compressed when it is large."""
+    line = json.dumps(document, sort_keys=True)
+    if len(line) > MAX_PLAIN:
+        packed = gzip.compress(line.encode(), 6)
+        line = "###GZIP " + base64.b64encode(packed).decode()
+    return "%s\n###END %s###\n" % (line, hashlib.sha256(line.encode()).hexdigest())
+
+
+def arguments(argv: List[str]) -> Any:
+    parser = argparse.ArgumentParser(description="Collects the facts of this node.")
+    parser.add_argument("--sysroot", default="", help="read paths below this directory")
+    parser.add_argument("--nics", default=[], type=_listed, help="devices, by comma")
+    parser.add_argument(
+        "--peers", default=[], type=_listed, help="SOURCE>TARGET, by comma"
+    )
+    parser.add_argument(
+        "--connect", default=[], type=_listed, help="HOST:PORT, by comma"
+    )
+    parser.add_argument("--role", default="")
+    parser.add_argument("--cohort", default="")
+    parser.add_argument("--hostname", default="")
+    parser.add_argument("--active", action="store_true", help="send pings to the peers")
+    parser.add_argument("--ping-bytes", type=int, default=1472)
+    parser.add_argument("--nft", action="store_true", help="read the nftables ruleset")
+    parser.add_argument("--kubernetes", action="store_true", help="ask kubectl as well")
+    parser.add_argument("--no-commands", action="store_true", help="read files only")
+    parser.add_argument("--budget", type=float, default=BUDGET_S, help="seconds")
+    return parser.parse_args(argv)
+
+
+def _listed(text: str) -> List[str]:
+    return [word for word in text.split(",") if word]
+
+
+def main(argv: Optional[List[str]] = None) -> int:
+    options = arguments(sys.argv[1:] if argv is None else argv)
+    sys.stdout.write(framed(collect(options)))
+    sys.stdout.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
