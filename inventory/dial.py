@@ -197,7 +197,7 @@ class _Attempt:
         options.key_types = known.preferred(options.key_types)
         try:
             transport.start_client(timeout=left_s)
-        except (paramiko.SSHException, EOFError, OSError) as error:
+        except Exception as error:  # whatever broke the library's own thread
             raise self._not_negotiated(error) from error
         known.check(transport.get_remote_server_key())
         return transport
@@ -244,7 +244,7 @@ class _Attempt:
                 f"takes no public keys, only {', '.join(error.allowed_types)}",
                 "allow PubkeyAuthentication in its sshd_config",
             ) from error
-        except (paramiko.SSHException, EOFError, OSError) as error:
+        except Exception as error:  # whatever broke the library's own thread
             if transport.is_active():
                 return False
             raise self._lost(error) from error

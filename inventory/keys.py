@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from inventory.schema import HostEntry
 
 USUAL_FILES = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
+AGENT_S = 2.0
 MAX_OFFERS = 6
 """sshd ends the connection after as many (MaxAuthTries)."""
 
@@ -49,12 +52,27 @@ def _offers(
     only: str | None, files: Iterator[paramiko.PKey]
 ) -> Generator[paramiko.PKey]:
     """Keys of the agent (`only` the one with this base64 text), then those of files."""
+    if not _agent_answers():
+        yield from itertools.islice(files, MAX_OFFERS)
+        return
     agent = paramiko.Agent()
     try:
         held = (k for k in agent.get_keys() if only in (None, k.get_base64()))
         yield from itertools.islice(itertools.chain(held, files), MAX_OFFERS)
     finally:
         agent.close()
+
+
+def _agent_answers() -> bool:
+    """Tried first, because the library leaves a socket open where nobody listens."""
+    place = os.environ.get("SSH_AUTH_SOCK", "")
+    with socket.socket(socket.AF_UNIX) as agent:
+        agent.settimeout(AGENT_S)
+        try:
+            agent.connect(place)
+        except (OSError, ValueError):
+            return False
+    return bool(place)
 
 
 def _usual_keys() -> Iterator[paramiko.PKey]:

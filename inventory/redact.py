@@ -46,10 +46,10 @@ _PLAIN: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"(\b[a-z][a-z0-9+.-]{1,20}://[^\s:/@]{0,256}:)[^\s/@]{1,512}@", re.I),
      rf"\g<1>{HIDDEN}@"),
     # Authorization: Bearer abc, Proxy-Authorization: Basic abc, Cookie: a=b
-    (re.compile(r"(\b(?:proxy-)?authorization\b[\"']?\s{0,4}[:=]\s{0,4}[\"']?"
-                r"(?:[A-Za-z-]{2,20} )?)[^\s\"',\[]+", re.I), rf"\g<1>{HIDDEN}"),
-    (re.compile(r"(\b(?:set-)?cookie\s{0,4}:\s{0,4})[^\r\n\[]+", re.I),
-     rf"\g<1>{HIDDEN}"),
+    (re.compile(r"(\b(?:proxy-)?authorization\b\\?[\"']?\s{0,4}[:=]\s{0,4}\\?[\"']?)"
+                r"[^\r\n\"'\\]+", re.I), rf"\g<1>{HIDDEN}"),
+    (re.compile(r"(\b(?:set-)?cookie\\?[\"']?\s{0,4}:\s{0,4}\\?[\"']?)[^\r\n\"'\\]+",
+                re.I), rf"\g<1>{HIDDEN}"),
     (re.compile(r"(\bbearer\s{1,4})[A-Za-z0-9._~+/=-]{8,}", re.I), rf"\g<1>{HIDDEN}"),
     # tokens that name their maker
     (re.compile(r"\b(?:AKIA|ASIA|AROA|AIDA)[A-Z0-9]{16}\b"), HIDDEN),

@@ -14,8 +14,6 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import paramiko
-
 from inventory.channel import Channel, command_name
 from inventory.deadline import Deadline, OutOfTime, within
 from inventory.dial import dial
@@ -25,6 +23,8 @@ from inventory.programs import not_started, python_argv
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import TracebackType
+
+    import paramiko
 
     from inventory.schema import HostEntry
 
@@ -174,7 +174,7 @@ class SshSession:
             hang_up(transport)
             waited = f"the start of {command_name(argv)}"
             raise self._late(deadline, waited, start.sent) from None
-        except (paramiko.SSHException, EOFError, OSError) as error:
+        except Exception as error:  # whatever broke the library's own thread
             raise self._not_started(argv, transport, start.sent, error) from error
         return Channel(self.entry.name, argv, transport, raw)
 

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import paramiko
@@ -218,6 +219,76 @@ def test_an_ssh_that_we_cannot_follow_is_garbage(
     error = failure(host(address=server.address, port=server.port))
 
     assert error.kind is SshProblem.GARBAGE
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [
+        b"\x00\x00\x00\x0c\x04\x14" + b"\x01" * 10,
+        b"\xff" * 64,
+        b"\x00" * 64,
+        b"\x00\x00\x01\x00\x04\x14" + bytes(range(250)),
+    ],
+)
+def test_noise_instead_of_a_key_exchange_is_garbage_or_lost(
+    noise: bytes, host: Callable[..., HostEntry], fault_server: Callable[..., Any]
+) -> None:
+    def speak(connection: socket.socket) -> None:
+        connection.sendall(b"SSH-2.0-Noise\r\n" + noise)
+        connection.recv(4096)
+        connection.shutdown(socket.SHUT_WR)
+        server.hold()
+
+    server = fault_server(speak)
+    error = failure(host(address=server.address, port=server.port))
+
+    assert error.kind in {SshProblem.GARBAGE, SshProblem.LOST}
+
+
+def test_a_dead_agent_holds_nothing(
+    host: Callable[..., HostEntry], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSH_AUTH_SOCK", str(tmp_path / "no-agent"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    error = failure(host(key_file=None))
+
+    assert error.kind is SshProblem.AUTH
+    assert "no key to offer" in str(error)
+
+
+def test_a_key_held_by_an_agent_opens_the_door(
+    host: Callable[..., HostEntry],
+    sshd: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    socket_file = tmp_path / "agent"
+    monkeypatch.setenv("SSH_AUTH_SOCK", str(socket_file))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    command = ["ssh-agent", "-D", "-a", str(socket_file)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as agent:
+        assert agent.stdout is not None
+        agent.stdout.readline()
+        add = ["ssh-add", "-q", str(sshd.folder / "client_key")]
+        subprocess.run(add, check=True, timeout=20)
+        with SshSession(host(key_file=None)) as session:
+            session.connect(timeout_s=10)
+            connected = session.connected
+        agent.terminate()
+
+    assert connected
+
+
+def test_thirty_two_hosts_are_reached_at_once(host: Callable[..., HostEntry]) -> None:
+    with ThreadPoolExecutor(32) as pool:
+        answers = list(pool.map(ask, [host(name=f"n{i}") for i in range(32)]))
+
+    assert answers == [f"n{i}" for i in range(32)]
+
+
+def ask(entry: HostEntry) -> str:
+    with SshSession(entry) as session:
+        return session.run(["echo", entry.name], timeout_s=60).text.strip()
 
 
 def test_an_unknown_key_is_refused_with_the_commands_that_help(

@@ -126,9 +126,9 @@ def test_redacting_twice_changes_nothing(pieces: list[str]) -> None:
 )
 def test_long_hostile_text_takes_no_long_time(piece: str) -> None:
     begun = time.process_time()
-    redact(piece * (200_000 // len(piece)))
+    redact(piece * (50_000 // len(piece)))
 
-    assert time.process_time() - begun < 3
+    assert time.process_time() - begun < 1
 
 
 def test_of_an_environment_only_listed_names_pass_and_no_secret_ones() -> None:
