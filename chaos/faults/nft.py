@@ -274,6 +274,9 @@ def _braces(ports: Sequence[int]) -> str:
 def _acting(table: Table, sets: Sequence[_Set], direction: str) -> list[str]:
     effect = table.effect
     words = [f"counter name {_COUNTERS[direction]}", effect.verdict]
+    if effect.verdict.startswith("reject"):
+        # Our own RST leaves through the other chain: it must not be met there again.
+        words.insert(0, "tcp flags & rst == 0")
     if effect.share < 1.0:
         words.insert(0, f"numgen random mod 10000 < {round(effect.share * 10000)}")
     if effect.bytes_per_s:

@@ -175,6 +175,8 @@ def _any(answers: Iterable[bool | None]) -> bool | None:
     return None if None in found else False
 
 
+_NO_RESET = ["tcp", "flags", "&", "rst", "=", "=", "0"]
+"""Of segments that are no RST: a condition that some packets of any flow meet."""
 _STATEMENTS = ("counter", "numgen", "limit", "drop", "accept", "reject")
 _FIELDS_OF_TWO = {
     ("ip", "saddr"),
@@ -192,7 +194,10 @@ _FIELDS_OF_TWO = {
 def _rule(words: list[str]) -> _Rule:
     rule = _Rule()
     while words:
-        if words[0] in _STATEMENTS:
+        if words[: len(_NO_RESET)] == _NO_RESET:
+            rule.sometimes = True
+            words = words[len(_NO_RESET) :]
+        elif words[0] in _STATEMENTS:
             words = _statement(rule, words)
         else:
             words = _term(rule, words)
