@@ -21,8 +21,7 @@ _EMPTY = -1
 _WINDOW = 8
 """Cells compared at once for keys that are not in their home cell."""
 _CELLS_PER_KEY = 4
-_ALL_FOUR = np.uint32(0x01010101)
-"""Four true bytes: every word of the key is equal."""
+_STEPS = np.arange(_WINDOW)
 _ODD = np.array(
     [0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93],
     dtype=np.uint64,
@@ -53,6 +52,8 @@ class KeyIndex:
         self.rows: NDArray[np.uint64] = np.zeros(
             (capacity + 1, row_words), dtype=np.uint64
         )
+        self._words = self.rows.reshape(-1)
+        self._row_words = row_words
         self._shift = np.uint64(64 - bits)
         self._mask = (1 << bits) - 1
         # An empty cell is stored as 0 and a slot as slot + 1, so that the pages of a
@@ -76,9 +77,7 @@ class KeyIndex:
             other |= rows[:, word] != keys[:, word]
         lost = np.flatnonzero(other)
         if lost.size:
-            found = self._find_further(keys[lost], cells[lost], slots[lost])
-            slots[lost] = found
-            rows[lost] = self.rows.take(found, axis=0)
+            slots[lost], rows[lost] = self._find_further(keys[lost], cells[lost])
         return slots, rows
 
     def insert(self, keys: NDArray[np.uint64], slots: NDArray[np.intp]) -> None:
@@ -109,44 +108,46 @@ class KeyIndex:
     def _keys_at(self, slots: NDArray[np.intp]) -> NDArray[np.uint64]:
         return self.rows.take(slots, axis=0)[:, :KEY_WORDS]
 
-    def _equal(
-        self, slots: NDArray[np.int32], keys: NDArray[np.uint64]
-    ) -> NDArray[np.bool_]:
-        # An all-zero key equals the row of slot -1, and -1 is the right answer then.
-        same = self.rows.take(slots, axis=0)[:, :KEY_WORDS] == keys
-        same = np.ascontiguousarray(same)
-        equal: NDArray[np.bool_] = same.view(np.uint32)[:, 0] == _ALL_FOUR
-        return equal
-
     def _find_further(
-        self,
-        keys: NDArray[np.uint64],
-        cells: NDArray[np.intp],
-        home: NDArray[np.intp],
-    ) -> NDArray[np.intp]:
-        """Looks behind the home cells, a window of cells at a time.
+        self, keys: NDArray[np.uint64], cells: NDArray[np.intp]
+    ) -> tuple[NDArray[np.intp], NDArray[np.uint64]]:
+        """Looks at and behind the home cells, a window of cells at a time.
+
+        Only first words are compared with every cell of a window; the whole row of the
+        first that fits is compared afterwards.
 
         Args:
             keys: those that are not in their home cell.
-            cells: their home cells; changed.
-            home: the slots found there, -1 for an empty cell: that key is absent.
+            cells: their home cells.
         """
         found = np.full(len(keys), _EMPTY, dtype=np.intp)
-        pending = np.flatnonzero(home != _EMPTY)
-        steps = np.arange(1, _WINDOW + 1)
+        pending = np.arange(len(keys))
+        ahead = cells[:, None] + _STEPS
         while pending.size:
-            window = (cells[pending, None] + steps) & self._mask
-            slots = self._cells.take(window) + _EMPTY
-            wanted = np.repeat(keys[pending], _WINDOW, axis=0)
-            stop = self._equal(slots.ravel(), wanted).reshape(slots.shape)
+            slots = self._cells.take(ahead & self._mask) + _EMPTY
+            words = self._words.take(slots.astype(np.intp) * self._row_words)
+            stop = words == keys[pending, :1]
             stop |= slots == _EMPTY
-            first = stop.argmax(axis=1)
-            rows = np.arange(len(pending))
-            ended = stop[rows, first]
-            found[pending[ended]] = slots[rows, first][ended]
-            pending = pending[~ended]
-            cells[pending] += _WINDOW
-        return found
+            first = stop.argmax(axis=1) + _WINDOW * np.arange(len(pending))
+            found[pending] = slots.take(first)
+            going_on = ~stop.take(first)
+            pending, ahead = pending[going_on], ahead[going_on] + _WINDOW
+        rows = self.rows.take(found, axis=0)
+        same = (rows[:, :KEY_WORDS] == keys).all(axis=1)
+        same |= found == _EMPTY
+        if not same.all():
+            for at in np.flatnonzero(~same).tolist():
+                found[at] = self._find_one(keys[at], int(cells[at]))
+            rows = self.rows.take(found, axis=0)
+        return found, rows
+
+    def _find_one(self, key: NDArray[np.uint64], cell: int) -> int:
+        """The slot of one key, behind another one that begins with the same word."""
+        while stored := int(self._cells[cell]):
+            if (self.rows[stored - 1, :KEY_WORDS] == key).all():
+                return stored - 1
+            cell = (cell + 1) & self._mask
+        return _EMPTY
 
     def _settle(self, slots: NDArray[np.intp], cells: NDArray[np.intp]) -> None:
         """Gives each slot the first free cell at or behind its home."""

@@ -21,7 +21,8 @@ class Located:
 
     status: Codes
     segment: Words
-    """Instance ids (n, R), readable ones first, 0 for none."""
+    """Instance ids (n, R), readable ones first, 0 for none; no object has more than R
+    replicas."""
     offset: Words
     size: NDArray[np.uint32]
     checksum: Words

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from refimpl.core.index import KeyIndex
+from refimpl.core.index import KeyIndex, mixed
 
 
 def keys_of(numbers):
@@ -13,6 +13,14 @@ def keys_of(numbers):
     keys = np.zeros((len(numbers), 4), dtype=np.uint64)
     keys[:, 3] = numbers
     return keys
+
+
+def keys_with_one_first_word(count, *, bits, home):
+    """Keys of one first word and one home cell in a table of `2**bits` cells."""
+    keys = np.full((count * 4 << bits, 4), 7, dtype=np.uint64)
+    keys[:, 1] = np.arange(len(keys))
+    homes = mixed(keys) >> np.uint64(64 - bits)
+    return keys[homes == home][:count]
 
 
 def slots_of(numbers):
@@ -32,6 +40,15 @@ def test_the_all_zero_key_is_a_key_like_any_other():
     index.insert(keys_of([0]), slots_of([5]))
 
     assert (before, index.find(keys_of([0])).tolist()) == ([-1], [5])
+
+
+def test_keys_that_begin_with_the_same_word_are_told_apart():
+    index = KeyIndex(8)
+    keys = keys_with_one_first_word(8, bits=5, home=3)
+    index.insert(keys[:6], np.arange(6))
+    assert index.find(keys).tolist() == [0, 1, 2, 3, 4, 5, -1, -1]
+    index.delete(keys[1:2])
+    assert index.find(keys).tolist() == [0, -1, 2, 3, 4, 5, -1, -1]
 
 
 def test_a_batch_may_name_one_key_many_times():

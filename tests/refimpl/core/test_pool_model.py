@@ -249,7 +249,9 @@ class PoolMachine(RuleBasedStateMachine):
             return
         entry = self.objects[number]
         alive = [s for s in entry.segments if s in self.segments]
-        assert located.segment[row].tolist() == [*alive, 0, 0][:2]
+        width = located.segment.shape[1]
+        assert len(alive) <= width
+        assert located.segment[row].tolist() == [*alive, 0, 0][:width]
         assert located.size[row] == entry.size
         assert located.checksum[row] == entry.checksum
         assert located.parts[row] == entry.parts
