@@ -2466,7 +2466,7 @@ def run_recover(options: argparse.Namespace) -> int:
     if not state_dir.is_dir():
         return 0
     try:
-        lock = Lock.take(state_dir)
+        lock = Lock.take(state_dir, wait_s=0.2)
     except Busy as busy:
         say(json.dumps({"run": busy.holder.get("run"), "state": "live", **busy.holder}))
         return 0

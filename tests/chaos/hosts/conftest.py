@@ -17,7 +17,13 @@ import pytest
 from chaos.errors import ChaosError
 from chaos.hosts.connectors import NamespaceConnector
 from chaos.hosts.link import Agent
-from chaos.safety.identity import is_alive, send_signal, start_ticks_of, wait_until
+from chaos.safety.identity import (
+    is_alive,
+    send_signal,
+    start_ticks_of,
+    state_of,
+    wait_until,
+)
 
 LONG_S = 120.0
 TALKER = "import time; print('role ready {}', flush=True); time.sleep(600)"
@@ -162,6 +168,11 @@ class Kit:
     inside = staticmethod(inside)
     is_alive = staticmethod(is_alive)
     now = staticmethod(time.monotonic)
+
+    @staticmethod
+    def ended(pid):
+        """Gone, or a zombie that nobody has collected yet."""
+        return state_of(pid) in ("", "Z")
 
     @staticmethod
     def spawn(link, role="role-0", code=TALKER, **options):

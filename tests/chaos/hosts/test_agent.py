@@ -108,7 +108,7 @@ def test_a_command_has_a_deadline_and_dies_with_its_children(shared, kit, tmp_pa
 
     assert (done.timed_out, done.rc) == (True, -9)
     assert kit.now() - began < 3
-    assert kit.within(2, lambda: not Path(f"/proc/{pids.read_text().strip()}").exists())
+    assert kit.within(2, lambda: kit.ended(int(pids.read_text())))
 
 
 def test_output_is_bounded(shared):
@@ -576,7 +576,7 @@ def test_children_of_a_role_end_with_it(shared, kit):
     pid = int(shared.wait_line("role-g", "child", timeout_s=5).split()[1])
     shared.stop("role-g", timeout_s=5)
 
-    assert kit.within(2, lambda: not Path(f"/proc/{pid}").exists())
+    assert kit.within(2, lambda: kit.ended(pid))
 
 
 def test_a_role_that_was_never_started_is_not_alive(shared):
@@ -616,7 +616,7 @@ def test_after_a_shutdown_nothing_is_left_and_the_next_run_starts(fleet, kit):
 
     assert first.shutdown() == ""
     assert not kit.is_alive(process.pid, process.start_ticks)
-    assert kit.within(2, lambda: not Path(f"/proc/{warden}").exists())
+    assert kit.within(2, lambda: kit.ended(warden))
     assert not Path(first.connector.state_dir).exists()
     assert fleet.agent(first.connector.state_dir, run="next").hello().run == "next"
 
