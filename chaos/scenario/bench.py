@@ -82,6 +82,7 @@ class Bench:
         options: where and how.
         levers: beside those of the hosts of a cluster.
         live: the line that shows what is going on, None for silence.
+        logs: where roles log, instead of the results of the first scenario.
     """
 
     def __init__(
@@ -90,8 +91,10 @@ class Bench:
         *,
         levers: Sequence[Lever] | None = None,
         live: LiveLine | None = None,
+        logs: Path | None = None,
     ) -> None:
         self.options = options
+        self._logs = logs
         self._levers = list(levers) if levers is not None else [LocalLever()]
         self._live = live
         self._clusters: Clusters | None = None
@@ -114,7 +117,7 @@ class Bench:
             assert self._report is not None
             self._clusters = Clusters(
                 system=self.options.system,
-                run_dir=self._report.path,
+                run_dir=self._logs or self._report.path,
                 command=shlex.join(sys.argv),
                 place=self.options.place,
             )
