@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from chaos.errors import ChaosError, UsageError
+from chaos.report.redaction import clean, clean_text
 from chaos.safety.locks import DomainBusy
 
 _EXITS = """
@@ -25,6 +26,7 @@ Exit codes:
   5  a fault was left behind; run `chaos recover`
 """
 PASS, FAIL, USAGE, INCONCLUSIVE, BROKE, LEFT_BEHIND = range(6)
+_LINE_MOST = 2000  # characters of a complaint
 
 app = typer.Typer(
     name="chaos",
@@ -411,7 +413,8 @@ def _action_line(action: dict[str, Any]) -> str:
 
 
 def _print_json(document: object) -> None:
-    _print_line(json.dumps(document, indent=2, default=str))
+    plain = json.loads(json.dumps(document, default=str))
+    _write_line(json.dumps(clean(plain), indent=2))
 
 
 def _print_lines(lines: Any) -> None:
@@ -420,16 +423,22 @@ def _print_lines(lines: Any) -> None:
 
 
 def _print_line(text: str) -> None:
+    _write_line(clean_text(text))
+
+
+def _write_line(text: str) -> None:
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 
 
 def _to_stderr(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
+    sys.stderr.write(f"{clean_text(text)}\n")
 
 
 def _complain(text: str, code: int) -> int:
-    sys.stderr.write(f"chaos: {' '.join(text.split())}\n")
+    line = clean_text(" ".join(text.split()))
+    plain = "".join(letter if letter.isprintable() else "?" for letter in line)
+    sys.stderr.write(f"chaos: {plain[:_LINE_MOST]}\n")
     return code
 
 

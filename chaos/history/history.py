@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from chaos.load.sample import Ending, Sample
+from chaos.report.redaction import clean_line
 from chaos.systems.base import Answer, Limits, Request
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class Event:
             "test": self.test,
             "value": self.value,
         }
-        return json.dumps(row, separators=(",", ":"), default=_plain)
+        return clean_line(json.dumps(row, separators=(",", ":"), default=_plain))
 
 
 class HistoryError(ValueError):

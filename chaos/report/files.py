@@ -6,12 +6,18 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
+from chaos.report.redaction import clean, clean_text
+
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes beside the target, syncs, renames over it."""
+    """Writes beside the target, syncs, renames over it; secrets are left out."""
+    _write(path, clean_text(text))
+
+
+def _write(path: Path, text: str) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with temporary.open("w", encoding="utf-8") as out:
         out.write(text)
@@ -22,7 +28,7 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, document: Any) -> None:
     """The same for JSON, indented for people, without NaN or Infinity."""
-    write_text(path, json.dumps(document, indent=2, allow_nan=False) + "\n")
+    _write(path, json.dumps(clean(document), indent=2, allow_nan=False) + "\n")
 
 
 def read_json(path: Path) -> Any:

@@ -42,6 +42,7 @@ from chaos.report.document import (
 )
 from chaos.report.files import link, read_json, write_json, write_text
 from chaos.report.histogram import Series
+from chaos.report.redaction import clean_line, clean_text, prepare
 from chaos.report.summary import render_summary
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class RunReport:
     def __init__(self, path: Path, *, worker: str = "") -> None:
         self.path, self.worker = path, worker
         self.meta: dict[str, Any] = read_json(path / "run.json")
+        prepare()
         self._lock = threading.Lock()
         self._series: dict[str, Series] = {}
         self._series_dropped = 0
@@ -202,7 +204,7 @@ class RunReport:
         for name, series in self._series.items():
             suffix = f".{self.worker}" if self.worker else ""
             path = self.path / "hist" / f"{_safe(name)}{suffix}.hlog"
-            series.write(path, comment=name)
+            series.write(path, comment=clean_text(name))
             if series.dropped:
                 self._line("note", note=f"{name}: {series.dropped} values dropped")
         if self._series_dropped:
@@ -217,7 +219,8 @@ class RunReport:
         if self._part is None:
             msg = f"the report {self.path} is closed"
             raise ValueError(msg)
-        self._part.write(json.dumps({"kind": kind, **row}, default=str) + "\n")
+        line = json.dumps({"kind": kind, **row}, default=str)
+        self._part.write(clean_line(line) + "\n")
         self._part.flush()
 
 

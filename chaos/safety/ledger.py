@@ -18,6 +18,7 @@ from enum import Enum, unique
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from chaos.report.redaction import clean_text
 from chaos.safety.identity import is_alive, start_ticks_of
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ class Ledger:
             "row": "run",
             "pid": pid,
             "start_ticks": start_ticks_of(pid),
-            "command": command,
+            "command": clean_text(command),
         }
         self._append(row, sync=True)
 
@@ -168,7 +169,7 @@ class Ledger:
             "state": state.value,
             "kind": kind,
             "target": target,
-            "detail": detail,
+            "detail": clean_text(detail),
         }
         self._append(row, sync=True)
 

@@ -16,6 +16,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from chaos.report.redaction import clean_text
 from chaos.safety.identity import start_ticks_of
 from chaos.safety.ledger import state_directory
 
@@ -162,4 +163,4 @@ def _names(path: Path, descriptor: int) -> bool:
 def _holder() -> str:
     pid = os.getpid()
     identity = {"pid": pid, "start_ticks": start_ticks_of(pid)}
-    return f"{json.dumps(identity)} {' '.join(sys.argv)[:200]}"
+    return f"{json.dumps(identity)} {clean_text(' '.join(sys.argv))[:200]}"

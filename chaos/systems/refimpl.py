@@ -27,6 +27,7 @@ import numpy as np
 
 import refimpl
 from chaos.errors import HarnessError, NeedsNewCluster, UsageError
+from chaos.report.redaction import know
 from chaos.safety.identity import send_signal, state_of, wait_until
 from chaos.systems.base import Answer, Limits
 from chaos.systems.clocks import Clocks, in_our_time
@@ -137,6 +138,7 @@ class RefimplCluster:
         # Roles here inherit our environment: a token in it is asked for by their doors.
         inherited = os.environ.get(_ROLE_TOKEN, "")
         self._token = secrets.token_hex(16) if on_hosts else inherited
+        know(self._token)
         self._links = tuple(
             dataclasses.replace(link, greeting=_GREETINGS[link.plane])
             for link in self._layout.links()
