@@ -7,6 +7,7 @@ open, and closing it heals and ends what is left on all of them at once.
 
 from __future__ import annotations
 
+import logging
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -29,6 +30,7 @@ RUN_CHARACTERS: Final = 24
 _ALWAYS: Final = frozenset({"hosts", "kill", "pause", "restart", "failpoints"})
 _HELPERS: Final = 8
 _LOG_BYTES: Final = 256 << 10
+_LOG = logging.getLogger(__name__)
 
 
 class HostSet:
@@ -184,6 +186,9 @@ class HostTarget:
         lease.close()
         try:
             self._keep_logs(host)
+        except (ChaosError, OSError) as error:  # logs are a comfort, healing is not
+            _LOG.warning("the logs of %s stay there: %s", host.name, error)
+        try:
             return host.agent.shutdown()
         except ChaosError as error:
             return self._unreached(host, error)

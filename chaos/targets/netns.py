@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from chaos.errors import ChaosError, UsageError
-from chaos.hosts.connectors import NamespaceConnector
 from chaos.hosts.host import Host
 from chaos.hosts.link import Agent
 from chaos.targets.fabric import Fabric, Machine, Member
 from chaos.targets.hosts import TTL_S, HostTarget, roles_of
 from chaos.targets.namespaces import why_no_namespaces
+from chaos.targets.starting import StartedConnector, start_agents
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -117,17 +117,32 @@ class NetnsTarget(HostTarget):
                 block=self._block,
                 directory=self._directory,
             )
-            self._open([self._host(fabric, name, roles[name]) for name in fabric.hosts])
+            connectors = {name: self._connector(fabric, name) for name in fabric.hosts}
+            start_agents(
+                list(connectors.values()),
+                run=self.run,
+                ttl_s=self.ttl_s,
+                controller=self.controller,
+            )
+            self._open(
+                [
+                    self._host(fabric, connector, roles[name])
+                    for name, connector in connectors.items()
+                ]
+            )
         except BaseException:
             self.close()
             raise
 
-    def _host(self, fabric: Fabric, name: str, roles: Sequence[str]) -> Host:
+    def _connector(self, fabric: Fabric, name: str) -> StartedConnector:
         state = STATE / self.run / name
         state.mkdir(mode=0o700, parents=True, exist_ok=True)
-        connector = NamespaceConnector(
-            name, state_dir=str(state), enter=fabric.enter(name)
-        )
+        return StartedConnector(fabric.namespaces(name), state_dir=str(state))
+
+    def _host(
+        self, fabric: Fabric, connector: StartedConnector, roles: Sequence[str]
+    ) -> Host:
+        name = connector.name
         return Host(
             name=name,
             roles=tuple(roles),
