@@ -91,6 +91,7 @@ Address = Annotated[str, AfterValidator(_address)]
 Ip = Annotated[str, AfterValidator(_ip)]
 AbsolutePath = Annotated[str, AfterValidator(_path)]
 User = Annotated[str, _matching(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}\$?", "ubuntu")]
+Port = Annotated[int, Field(ge=1, le=65535)]
 Device = Annotated[str, _matching(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,14}", "eth0")]
 Bdf = Annotated[
     str, _matching(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]", "0000:3b:00.0")
@@ -183,7 +184,7 @@ class HostEntry(_Model):
     name: Name
     address: Address
     """Where SSH connects to: an IP address or a name."""
-    port: int = Field(default=22, ge=1, le=65535)
+    port: Port = 22
     user: User = ""
     """Empty: the user who runs us."""
     key_file: Path | None = None
@@ -191,7 +192,7 @@ class HostEntry(_Model):
     known_hosts: Path | None = None
     """None: ~/.ssh/known_hosts and /etc/ssh/ssh_known_hosts. Always checked."""
     python: Program = "python3"
-    pythonpath: AbsolutePath | Literal[""] = ""
+    pythonpath: AbsolutePath = ""
     """Where the system that the harness starts is found on the host, when `python`
     does not have it installed."""
     sudo: bool = False
@@ -209,10 +210,10 @@ class HostEntry(_Model):
     """True: the harness starts and ends the roles; False: they are only observed and
     broken, through `processes`."""
     processes: dict[Name, ProcessRule] = Field(default_factory=dict)
-    scratch: AbsolutePath | Literal[""] = ""
+    scratch: AbsolutePath = ""
     """A mount of its own that faults may fill and slow down; without one they do not
     touch disks."""
-    metrics_ports: tuple[int, ...] = ()
+    metrics_ports: tuple[Port, ...] = ()
     """TCP ports that no fault may cut, beside those of SSH and DNS."""
     expect: dict[str, Any] = Field(default_factory=dict)
     """What preflight must find on this host, above cohort and profile."""

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inventory import InventoryError, load
+from inventory import HostEntry, Inventory, InventoryError, SshProblem, load
 from inventory.loader import parse
-
-if TYPE_CHECKING:
-    from inventory import Inventory
 
 ROOT = Path(__file__).parents[2]
 
@@ -209,6 +205,8 @@ def test_names_that_only_look_like_ours_can_be_set_aside() -> None:
         ("processes: {store: {}}", ["processes.store", "exactly one of"]),
         ("processes: {store: {systemd: '--now x'}}", ["processes.store.systemd"]),
         ("processes: {store: {pid_file: x.pid}}", ["pid_file", "absolute"]),
+        ("metrics_ports: [9100, 0]", ["metrics_ports[1] = 0", "number"]),
+        ("scratch: tmp", ["scratch = 'tmp'", "absolute"]),
         ("roles: ['$(id)']", ["roles[0]", "$(id)"]),
         ("choas: allowed", ["choas", "no such field", "write chaos"]),
         ("moonquake_frob: 1", ["moonquake_frob", "no such field"]),
@@ -381,3 +379,22 @@ def test_any_text_is_an_inventory_or_a_complaint(
         said = str(error)
 
     assert "\n" not in said
+
+
+DOCS = (ROOT / "docs" / "inventory.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("form", ["yaml", "ini"])
+def test_the_examples_of_the_docs_load_and_say_what_they_should(form: str) -> None:
+    inventory = parse(DOCS.split(f"```{form}\n")[1].split("```")[0], Path(f"x.{form}"))
+
+    assert len(inventory.hosts) == 16
+    assert inventory.hosts[0].roles == ("store-0", "engine-0")
+    assert not inventory.why_not(inventory.hosts[0])
+
+
+def test_the_docs_name_every_field_and_every_way_to_fail() -> None:
+    fields = {*HostEntry.model_fields, *Inventory.model_fields}
+    names = fields - {"name", "groups", "file", "hosts"} | set(SshProblem)
+
+    assert sorted(name for name in names if f"`{name}`" not in DOCS) == []

@@ -338,3 +338,13 @@ def test_closing_leaves_no_thread_behind(host: Callable[..., HostEntry]) -> None
     session.close()
 
     assert until(lambda: set(threading.enumerate()) <= before)
+
+
+def test_a_program_that_misses_another_one_is_not_taken_for_a_missing_python(
+    host: Callable[..., HostEntry],
+) -> None:
+    source = b"import sys; sys.exit('env: nvidia-smi: No such file or directory')"
+    with SshSession(host()) as session:
+        done = session.run_python(source, timeout_s=10)
+
+    assert done.rc == 1
