@@ -189,11 +189,18 @@ class HostTarget:
         except (ChaosError, OSError) as error:  # logs are a comfort, healing is not
             _LOG.warning("the logs of %s stay there: %s", host.name, error)
         try:
-            return host.agent.shutdown()
+            residual = host.agent.shutdown()
+            return residual and self._recovered(host, residual)
         except ChaosError as error:
             return self._unreached(host, error)
         finally:
             host.agent.close()
+
+    def _recovered(self, host: Host, residual: str) -> str:
+        """Heals from the ledger of an agent that died or could not; what is left."""
+        rows = host.agent.connector.recover(self.run)
+        states = [row["state"] for row in rows if "state" in row and "row" not in row]
+        return "" if states and set(states) == {"healed"} else residual
 
     def _unreached(self, host: Host, error: ChaosError) -> str:
         """What to say of a host that does not answer while it is ended."""

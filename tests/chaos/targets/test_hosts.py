@@ -16,6 +16,8 @@ class FakeAgent:
         self.name = name
         self.run_id = ""
         self.calls: list[str] = []
+        self.connector = self
+        self.recovered: list[dict[str, str]] = [{"run": "r1", "state": "residual"}]
         self._probe = probe or {}
         self._residual = residual
         self._broken = broken
@@ -50,6 +52,10 @@ class FakeAgent:
     def shutdown(self) -> str:
         self._do("shutdown")
         return self._residual
+
+    def recover(self, run: str):
+        self._do("recover")
+        return self.recovered
 
     def close(self) -> None:
         self.calls.append("close")
@@ -98,6 +104,15 @@ def test_what_a_host_could_not_heal_is_told(target) -> None:
 
     with pytest.raises(ResidualFault, match="rail0 is still down"):
         target.close()
+
+
+def test_a_host_whose_agent_died_is_healed_from_its_ledger(target) -> None:
+    agent = FakeAgent("a", residual="the ledger of r1 is still there")
+    agent.recovered = [{"run": "r1", "state": "healed"}]
+    target.open(agent)
+    target.close()
+
+    assert agent.calls[-3:] == ["shutdown", "recover", "close"]
 
 
 def test_a_host_whose_agent_did_not_start_is_not_asked_to_end(target) -> None:
