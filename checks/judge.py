@@ -50,6 +50,7 @@ def judge(
     rules: Sequence[Rule] | None = None,
     nics: Sequence[str] = (),
     rails: Mapping[str, Sequence[RailName]] | None = None,
+    expect: Mapping[str, Expect] | None = None,
     previous: Previous | None = None,
     today: dt.date = dt.date.min,
 ) -> Report:
@@ -61,11 +62,13 @@ def judge(
         rules: instead of all rules that the profile does not disable.
         nics: names of devices, as `--nics` gives them.
         rails: names of rails by hostname, as the inventory gives them.
+        expect: what single nodes must hold, by hostname; wins over the profile.
         previous: a saved baseline; what changed since is a warning.
         today: decides which waivers have expired; by default none.
     """
     profile = profile or Profile()
-    nodes = _nodes(documents, profile, tuple(nics), rails or {})
+    given = _Given(nics=tuple(nics), rails=rails or {}, expect=expect or {})
+    nodes = _nodes(documents, profile, given)
     chosen = [
         rule
         for rule in (all_rules() if rules is None else rules)
@@ -91,8 +94,7 @@ def judge(
 def _nodes(
     documents: Sequence[Mapping[str, Any]],
     profile: Profile,
-    nics: tuple[str, ...],
-    rails: Mapping[str, Sequence[RailName]],
+    given: _Given,
 ) -> tuple[Node, ...]:
     """Nodes by name; two documents of one name are told apart, not dropped."""
     ordered = sorted(
@@ -110,12 +112,21 @@ def _nodes(
             Node(
                 name=name,
                 facts=facts,
-                profile=profile,
-                nics=nics,
-                rail_names=tuple(rails.get(hostname, ())),
+                profile=profile.expecting(given.expect.get(hostname, {})),
+                nics=given.nics,
+                rail_names=tuple(given.rails.get(hostname, ())),
             )
         )
     return tuple(nodes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Given:
+    """What command line and inventory say besides the profile."""
+
+    nics: tuple[str, ...]
+    rails: Mapping[str, Sequence[RailName]]
+    expect: Mapping[str, Expect]
 
 
 def _digest(document: Mapping[str, Any]) -> str:
@@ -186,7 +197,7 @@ class _Court:
     def _compare(
         self, rule: Rule, node: Node, subject: Subject[Any], value: str, base: Baseline
     ) -> Outcome:
-        allowed = self.profile.allowed(rule.id, _key(subject))
+        allowed = node.profile.allowed(rule.id, _key(subject))
         if allowed is not None:
             wanted = " or ".join(allowed)
             if matches(value, allowed):

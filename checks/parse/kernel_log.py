@@ -54,7 +54,7 @@ def parse_dmesg(text: str) -> tuple[Line, ...]:
 
 
 def parse_journal(text: str) -> tuple[Line, ...]:
-    """`journalctl -o json`: one object a line; a message that is no text is left out."""
+    """`journalctl -o json`: one object a line; binary messages are left out."""
     found = []
     for line in text.splitlines():
         try:

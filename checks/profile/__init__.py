@@ -42,6 +42,10 @@ def _texts(value: Any) -> Any:
 Allowed = Annotated[tuple[str, ...], BeforeValidator(_texts)]
 
 
+Expect = Mapping[str, Allowed | dict[str, Allowed]]
+"""Allowed values by check, for all subjects or by compare key."""
+
+
 class ProfileRail(Section):
     """The name of a rail and anything that identifies it on a node."""
 
@@ -100,6 +104,12 @@ class Profile(Section):
                 raise ValueError(f"{name}: must be C, E, W or I, not {letter!r}")
         return value
 
+    def expecting(self, more: Expect) -> Profile:
+        """The same profile with more values in `expect`, which win."""
+        if not more:
+            return self
+        return self.model_copy(update={"expect": {**self.expect, **more}})
+
     def allowed(self, check: str, key: str) -> tuple[str, ...] | None:
         """What `expect` allows for one subject of a compared check; None if silent."""
         found = self.expect.get(check)
@@ -111,6 +121,11 @@ def matches(value: str, allowed: Sequence[str]) -> bool:
     return any(_matches(value, each) for each in allowed)
 
 
+def checked_expect(loaded: Mapping[str, Any], origin: str) -> Expect:
+    """An `expect` from elsewhere (the inventory), checked like that of a profile."""
+    return _validated({"expect": loaded}, origin).expect
+
+
 def load_profile(path: Path, known: Sequence[str] = ()) -> Profile:
     """Reads a profile; errors name the file and the field.
 
@@ -118,21 +133,35 @@ def load_profile(path: Path, known: Sequence[str] = ()) -> Profile:
         path: a YAML file.
         known: ids of all checks; others are refused where a check is named.
     """
-    try:
-        loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read: {error}") from None
-    except yaml.YAMLError as error:
-        raise UsageError(f"{path} is no YAML: {' '.join(str(error).split())}") from None
-    profile = _validated(loaded or {}, path)
+    loaded = _yaml(path)
+    profile = _validated(loaded or {}, str(path))
     if known:
         _refuse_unknown_checks(profile, path, frozenset(known))
     return profile
 
 
-def _validated(loaded: Any, path: Path) -> Profile:
+def load_waivers(path: Path, known: Sequence[str] = ()) -> tuple[Waiver, ...]:
+    """Reads a YAML list of waivers; errors name the file and the field."""
+    loaded = _yaml(path)
+    wrapped = loaded if isinstance(loaded, Mapping) else {"waivers": loaded or []}
+    profile = _validated(wrapped, str(path))
+    if known:
+        _refuse_unknown_checks(profile, path, frozenset(known))
+    return profile.waivers
+
+
+def _yaml(path: Path) -> Any:
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from None
+    except yaml.YAMLError as error:
+        raise UsageError(f"{path} is no YAML: {' '.join(str(error).split())}") from None
+
+
+def _validated(loaded: Any, origin: str) -> Profile:
     if not isinstance(loaded, Mapping):
-        raise UsageError(f"{path}: a profile is a mapping of fields")
+        raise UsageError(f"{origin}: a profile is a mapping of fields")
     try:
         return Profile.model_validate(loaded)
     except ValidationError as error:
@@ -140,7 +169,7 @@ def _validated(loaded: Any, path: Path) -> Profile:
         field = ".".join(str(part) for part in one["loc"]) or "profile"
         value = one.get("input")
         shown = f" (got {value!r})" if not isinstance(value, Mapping) else ""
-        raise UsageError(f"{path}: {field}: {one['msg']}{shown}") from None
+        raise UsageError(f"{origin}: {field}: {one['msg']}{shown}") from None
 
 
 def _refuse_unknown_checks(profile: Profile, path: Path, known: frozenset[str]) -> None:

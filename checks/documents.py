@@ -1,0 +1,47 @@
+"""Facts documents from files: one document, an array, or a collector's own output."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path  # noqa: TC003 - part of the public signature
+from typing import TYPE_CHECKING, Any
+
+from checks.errors import UsageError
+from checks.facts import documents
+from checks.framing import NoDocument, decode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+def load_documents(paths: Sequence[Path]) -> list[Mapping[str, Any]]:
+    """Every document of these files; a directory stands for its .json files.
+
+    Raises:
+        UsageError: a file cannot be read, or is no facts document.
+    """
+    found: list[Mapping[str, Any]] = []
+    for path in paths:
+        for each in sorted(path.glob("*.json*")) if path.is_dir() else [path]:
+            found += documents(_loaded(each), str(each))
+    if not found:
+        named = ", ".join(str(path) for path in paths) or "no file"
+        raise UsageError(f"there is no facts document in {named}")
+    return found
+
+
+def _loaded(path: Path) -> Any:
+    try:
+        raw = path.read_bytes()
+        raw = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
+    except (OSError, EOFError) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from None
+    try:
+        return decode(raw) if b"\n###END " in raw else json.loads(raw)
+    except NoDocument as error:
+        raise UsageError(f"{path}: {error}", "collect it again") from None
+    except (ValueError, RecursionError) as error:
+        raise UsageError(
+            f"{path} is no whole JSON: {error}", "collect it again"
+        ) from None
