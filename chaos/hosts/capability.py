@@ -71,11 +71,11 @@ def why_not(
 def lacking(need: str, probe: Mapping[str, Any], extras: Mapping[str, str]) -> str:
     """Why one thing is missing, "" when it is there."""
     if need in extras:
-        return extras[need]
+        return f"{need}: {extras[need]}" if extras[need] else ""
     if probe.get(need):
         return ""
     reasons: Mapping[str, Any] = probe.get("why_not", {})
-    return str(reasons.get(need) or f"{need} was not found by the probe of the host")
+    return f"{need}: {reasons.get(need) or 'not found by the probe of the host'}"
 
 
 def table(
