@@ -39,7 +39,7 @@ def ssh(lab: Lab, name: str, *argv: str) -> subprocess.CompletedProcess[str]:
         "GlobalKnownHostsFile": "/dev/null",
         "StrictHostKeyChecking": "yes",
         "BatchMode": "yes",
-        "ConnectTimeout": "5",
+        "ConnectTimeout": "2",
     }
     for option, value in options.items():
         command += ["-o", f"{option}={value}"]
@@ -90,6 +90,7 @@ def test_hosts_reach_each_other_on_their_rails(lab) -> None:
         assert ssh(lab, "lab0", "ping", "-c1", "-W1", address).returncode == 0
 
 
+@pytest.mark.slow
 def test_a_reboot_ends_every_process_and_changes_the_boot_id_alone(lab) -> None:
     before = of(lab, "lab2", "cat", "/proc/sys/kernel/random/boot_id")
     quiet = "exec setsid sleep 98.7 <&- >&- 2>&- &"
@@ -123,6 +124,7 @@ def sleepers() -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_a_host_without_power_is_down_until_it_is_started(lab) -> None:
     lab.kill("lab2")
     assert not lab.alive("lab2")
@@ -200,6 +202,7 @@ def inventory(tmp_path):
         script("down", "--inventory", str(path))
 
 
+@pytest.mark.slow
 def test_the_script_keeps_a_lab_up_until_it_is_told_down(inventory) -> None:
     where = ["--inventory", str(inventory)]
     up = script("up", "2", "--json", *where)
@@ -224,6 +227,7 @@ def test_the_script_keeps_a_lab_up_until_it_is_told_down(inventory) -> None:
     assert list(inventory.parent.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_lab_vanishes_with_the_process_that_holds_it(inventory) -> None:
     where = ["--inventory", str(inventory)]
     up = script("up", "2", "--json", *where)
