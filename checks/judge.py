@@ -30,7 +30,7 @@ from checks.finding import (
     unknown,
 )
 from checks.node import Node
-from checks.profile import Profile, Waiver, matches
+from checks.profile import Expect, Profile, Waiver, matches
 from checks.report import Report
 from checks.rules import all_rules
 from checks.rules.declare import Judged, NotHere, Rule, Subject
