@@ -16,6 +16,7 @@ import yaml
 
 from chaos.safety.limits import BlastLimits, Topology, refusals
 from chaos.scenario.check import problems_of, role_names, roles_in
+from chaos.scenario.kinds import STARTS_A_ROLE
 from chaos.scenario.schedule import schedule_of, windows
 from chaos.scenario.schema import Scenario
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 Document = dict[str, Any]
 _TRIES = 40
 _PROCESS = frozenset({"kill", "pause", "restart"})
-_STARTS_A_ROLE = frozenset({"kill", "restart"})
 _CUTS = frozenset({"partition", "blackhole", "reset"})
 _NEEDS_ITS_ROLE = frozenset({"failpoint"})
 _FAILPOINTS = {
@@ -147,7 +147,7 @@ def _cannot_start(
 ) -> bool:
     """A role that starts asks for the master: neither it nor the way may be away."""
     for starts, away in ((one, other), (other, one)):
-        if starts.kind not in _STARTS_A_ROLE:
+        if starts.kind not in STARTS_A_ROLE:
             continue
         about = roles_in(away.target, roles)
         cut = away.kind in _CUTS and bool(about & roles_in(starts.target, roles))

@@ -62,6 +62,7 @@ _EFFECTS: Mapping[str, Effect] = {
 INSTANT = frozenset({"restart"})
 """Over as soon as they are done: they have no `for`."""
 RAIL_DOWN = frozenset({"nic_down"})
+STARTS_A_ROLE = frozenset({"kill", "restart"})
 OF_THE_PROCESS = frozenset({"kill", "pause", "restart", "cpu", "memory"})
 """They hit an engine itself: what it then fails is not the cache's doing."""
 

@@ -1,9 +1,10 @@
 """The engine that plays a scenario, through the same injector that the suites use.
 
-One thread walks the schedule: what is due is undone before what is due is begun, so a
-fault is over before the next one starts. Between steps it looks at the lever and at the
-abort conditions, ten times a second; whichever trips, faults are undone first, newest
-first, and everything else comes after. Whatever ends the walk, nothing stays broken.
+One thread walks the schedule, one step at a time and in its order: what is to be undone
+is undone before anything begins, so a fault is over before the next one starts. Between
+steps it looks at the lever and at the abort conditions, ten times a second; whichever
+trips, faults are undone first, newest first, and everything else comes after. Whatever
+ends the walk, nothing stays broken.
 
 Nothing here knows the target: a schedule and a seed give the same faults on all.
 """
@@ -15,12 +16,14 @@ import math
 import random
 import time
 from dataclasses import dataclass, field
+from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from chaos.errors import FaultNotInjected, NotHere, ResidualFault, UsageError
 from chaos.judge.verdict import Verdict
 from chaos.load.generate import GeneratorSettings, generate
-from chaos.scenario.kinds import Effect, kinds
+from chaos.scenario.kinds import STARTS_A_ROLE, Effect, kinds
 from chaos.scenario.pulse import Pulse, PulseCount
 from chaos.scenario.watch import Watch
 
@@ -41,6 +44,8 @@ if TYPE_CHECKING:
 LOOK_S = 0.1
 POLL_S = 0.02
 MAX_REQUESTS = 200_000
+START_S = 1.5
+"""Real seconds that a role takes to start, whatever the factor on times."""
 _DRAIN_MARGIN_S = 10.0
 
 
@@ -77,7 +82,8 @@ class Played:
     residual: list[str] = field(default_factory=list)
     first_fault_s: float = math.inf
     last_undone_s: float = -math.inf
-    late_s: float = 0.0
+    spent_s: float = 0.0
+    """How long injecting and undoing took; the schedule stood still meanwhile."""
 
     @property
     def stopped_early(self) -> bool:
@@ -133,11 +139,16 @@ def play(
 def requests_of(scenario: Scenario, schedule: Schedule, scale: float) -> list[Request]:
     """The trace of a scenario, from the same seed as its faults.
 
+    It lasts longer by what starting processes takes, so that the load outlives the
+    last fault.
+
     Raises:
         UsageError: It would have too many requests.
     """
     load = scenario.load
-    count = max(1, math.ceil(schedule.load_s * load.rate_per_s))
+    starts = sum(fault.kind in STARTS_A_ROLE for fault in schedule.faults)
+    load_s = schedule.load_s + starts * START_S / scale
+    count = max(1, math.ceil(load_s * load.rate_per_s))
     if count > MAX_REQUESTS:
         problem = f"{scenario.name}: the load would be {count} requests"
         raise UsageError(problem, f"at most {MAX_REQUESTS}: shorten it or lower rate")
@@ -249,39 +260,58 @@ class _Player:
             running.stop()
 
     def _walk(self, running: Running) -> None:
+        """Until everything is over and undone, or something stops it early.
+
+        The schedule's clock stands still while a step is under way (a process that
+        starts takes its time, whatever the scale): order and gaps stay as written.
+        """
         begin_s = self._clock()
-        end_s = begin_s + self.seen.schedule.load_s + self._drain_s()
         while not self.seen.stopped_early:
-            now_s = self._clock()
-            self._undo_what_is_due(now_s - begin_s)
-            self._begin_what_is_due(now_s - begin_s)
-            self._look()
+            at_s = self._clock() - begin_s - self.seen.spent_s
+            step = self._next(at_s)
+            if step is not None:
+                self._timed(step)
+            self._look(force=step is not None)
             idle = not (self._active or self._waiting)
-            if idle and (running.done or self._clock() >= end_s):
+            if idle and (running.done or at_s >= self._latest_s()):
                 return
-            self._wait(self._pause_s(begin_s))
+            if step is None:
+                self._wait(self._pause_s(at_s))
 
-    def _drain_s(self) -> float:
-        """How long the last requests may take: their timeout, and some."""
-        return self.seen.scenario.load.timeout * self.seen.scale + _DRAIN_MARGIN_S
+    def _next(self, at_s: float) -> Callable[[], None] | None:
+        """The earliest step that is due: an end goes before a beginning."""
+        ends = [
+            (fault.end_s, -fault.number, partial(self._undo, fault, injection))
+            for fault, injection in self._active.values()
+        ]
+        end_s, _, undo = min(ends, key=itemgetter(0, 1), default=(math.inf, 0, None))
+        begin_s = self._waiting[0].at_s if self._waiting else math.inf
+        if min(end_s, begin_s) > at_s:
+            return None
+        return undo if end_s <= begin_s else self._begin_first
 
-    def _pause_s(self, begin_s: float) -> float:
+    def _timed(self, step: Callable[[], None]) -> None:
+        begin_s = self._clock()
+        try:
+            step()
+        finally:
+            self.seen.spent_s += self._clock() - begin_s
+
+    def _latest_s(self) -> float:
+        """When the last requests have had their timeout, and some."""
+        timeout_s = self.seen.scenario.load.timeout * self.seen.scale
+        return self.seen.schedule.load_s + timeout_s + _DRAIN_MARGIN_S
+
+    def _pause_s(self, at_s: float) -> float:
         """Until the next thing is due, but a short while at most."""
-        due = [fault.at_s for fault in self._waiting]
+        due = [fault.at_s for fault in self._waiting[:1]]
         due += [fault.end_s for fault, _ in self._active.values()]
-        rest_s = min(due, default=math.inf) + begin_s - self._clock()
-        return min(max(rest_s, 0.0), POLL_S)
+        return min(max(min(due, default=math.inf) - at_s, 0.0), POLL_S)
 
     # -- faults --------------------------------------------------------------------
 
-    def _begin_what_is_due(self, at_s: float) -> None:
-        while self._waiting and self._waiting[0].at_s <= at_s:
-            if self.seen.stopped_early:
-                return
-            fault = self._waiting.pop(0)
-            self.seen.late_s = max(self.seen.late_s, at_s - fault.at_s)
-            self._begin(fault)
-            self._look(force=True)
+    def _begin_first(self) -> None:
+        self._begin(self._waiting.pop(0))
 
     def _begin(self, fault: PlannedFault) -> None:
         """Injects one fault; one that cannot be injected ends the play, unproved."""
@@ -306,16 +336,6 @@ class _Player:
         entry = self._active.pop(fault.number, None)
         if entry is not None:
             self._ended(*entry)
-
-    def _undo_what_is_due(self, at_s: float) -> None:
-        due = [
-            (fault, injection)
-            for fault, injection in self._active.values()
-            if fault.end_s <= at_s
-        ]
-        for fault, injection in reversed(due):
-            self._undo(fault, injection)
-            self._look(force=True)
 
     def _undo(self, fault: PlannedFault, injection: Injection) -> None:
         """Undoes one fault; when that is interrupted it stays active, to be retried."""

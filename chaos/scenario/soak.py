@@ -50,6 +50,7 @@ class Tally:
 
     counts: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
     bad: list[str] = field(default_factory=list)
     began_s: float = 0.0
     files: int = 0
@@ -117,6 +118,8 @@ class Soak:
         except (ChaosError, ExceptionGroup, OSError, RuntimeError, ValueError) as error:
             word, why = _ERROR, f"{type(error).__name__}: {error}"
         self.tally.counts[word] += 1
+        if word == "INCONCLUSIVE":
+            self.tally.reasons[why.partition(":")[0]] += 1
         if word in ("PASS", "INCONCLUSIVE"):
             if result is not None:
                 shutil.rmtree(result.path, ignore_errors=True)
@@ -202,6 +205,8 @@ def _close(tally: Tally, count: int) -> int:
     lines[0] += f": {tally.told(time.monotonic())}"
     kinds = ", ".join(f"{n} {kind}" for kind, n in tally.faults.most_common())
     lines.append(f"faults: {kinds}")
+    why = ", ".join(f"{n} x {reason}" for reason, n in tally.reasons.most_common())
+    lines += [f"inconclusive: {why}"] if why else []
     lines += [f"  {bad}" for bad in tally.bad]
     print("\n".join(lines), flush=True)  # noqa: T201 - a command's output
     return 1 if tally.bad or not tally.counts["PASS"] else 0
