@@ -337,7 +337,11 @@ def analyze(
     from chaos.report.analyze import analyze as judged_again
     from chaos.report.terminal import render, wants_color
 
-    if not all((results / name).is_file() for name in ("run.json", "history.jsonl")):
+    try:
+        found = all((results / n).is_file() for n in ("run.json", "history.jsonl"))
+    except OSError as error:
+        raise UsageError(f"{results} cannot be read: {error.strerror}") from error
+    if not found:
         problem = f"{results} is not the directory of a run"
         raise UsageError(problem, "try results/latest")
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
     from chaos.systems.base import Cluster
 
+_NAME_MOST = 200
+_MOST_DIGITS = 18
 KINDS = tuple(sorted(set(build.__all__) - {"links_of"}))
 
 
@@ -43,6 +46,7 @@ def plan_fault(
         )
     if not target:
         raise UsageError(f"{kind} needs a target", f"try: chaos plan {kind} store-3")
+    _require_target(cluster, target)
     make = getattr(build, kind)
     values = dict(_parameter(text) for text in parameters)
     try:
@@ -53,11 +57,22 @@ def plan_fault(
     return steps
 
 
+def _require_target(cluster: Cluster, target: str) -> None:
+    """Nobody shall believe in a plan for a role or a link that is not there."""
+    links = [link.name for link in cluster.links]
+    known = [*cluster.masters, *cluster.stores, *cluster.engines, *links]
+    if target not in known:
+        near = difflib.get_close_matches(target[:_NAME_MOST], known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else "`chaos plan` lists them"
+        raise UsageError(f"no role or link is called {target[:_NAME_MOST]!r}", hint)
+
+
 def _parameter(text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise UsageError(f"{text!r} is not NAME=VALUE")
-    return name, int(value) if value.isdecimal() else value
+        raise UsageError(f"{text[:_NAME_MOST]!r} is not NAME=VALUE")
+    is_number = value.isascii() and value.isdecimal() and len(value) <= _MOST_DIGITS
+    return name, int(value) if is_number else value
 
 
 def _takes(make: Any) -> str:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 MAX_HEAD_BYTES = 16 << 10
 MAX_BODY_BYTES = 1 << 20
 MAX_CONNECTIONS = 128
+_MOST_DIGITS = 9
 IDLE_S = 120.0
 _REASONS = {
     200: "OK",
@@ -214,12 +215,12 @@ def _body_size(headers: Mapping[str, str]) -> int:
     if "transfer-encoding" in headers:
         raise BadRequest(411, "send a Content-Length")
     text = headers.get("content-length", "0")
-    if not text.isdecimal():
+    if not (text.isascii() and text.isdecimal()):
         raise BadRequest(400, "malformed Content-Length")
-    size = int(text)
-    if size > MAX_BODY_BYTES:
+    # Python refuses to read numbers of more than 4,300 digits.
+    if len(text) > _MOST_DIGITS or int(text) > MAX_BODY_BYTES:
         raise BadRequest(413, "request body too large")
-    return size
+    return int(text)
 
 
 def _encode(response: HttpResponse, *, close: bool) -> bytes:

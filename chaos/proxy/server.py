@@ -81,6 +81,8 @@ class ProxyServer:
             return _error(ApiError(error.message, error.status))
         except OSError as error:
             return _error(ApiError(error.strerror or str(error), 500))
+        except Exception as error:  # one request must not end every link of the run
+            return _error(ApiError(f"{type(error).__name__} in the server", 500))
 
     def _authorized(self, request: HttpRequest) -> bool:
         if not self._token:
@@ -378,7 +380,9 @@ def _json(document: Any, status: int = 200) -> HttpResponse:
 
 
 def _plain(status: int, text: str, content_type: str = "text/plain") -> HttpResponse:
-    return HttpResponse(status=status, body=text.encode(), content_type=content_type)
+    # JSON can name a proxy by half a character, which UTF-8 cannot write.
+    body = text.encode("utf-8", "backslashreplace")
+    return HttpResponse(status=status, body=body, content_type=content_type)
 
 
 def _error(error: ApiError) -> HttpResponse:

@@ -137,7 +137,7 @@ def _end(run: str, process: RecordedProcess) -> Action:
 def _remove_proxy(run: str, url: str, name: str) -> Action:
     """Deletes a proxy on a Toxiproxy that outlived the run; a dead one needs none."""
     what = f"deleted proxy {name} on {url}"
-    address = f"{url.rstrip('/')}/proxies/{urllib.parse.quote(name)}"
+    address = f"{url.rstrip('/')}/proxies/{urllib.parse.quote(name, safe='')}"
     if not address.startswith(("http://", "https://")):
         return Action(run=run, what=what, done=False, detail="not an http address")
     token = read_token()

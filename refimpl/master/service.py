@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from refimpl.core.pool_answers import Started
+    from refimpl.core.segments import SegmentInfo
     from refimpl.failpoints import Failpoints
     from refimpl.master.directory import Directory
     from refimpl.master.guarded import GuardedPool
@@ -226,16 +227,7 @@ class MasterService(pool_pb2_grpc.MasterServicer):
     @_answers("mount_segment")
     def MountSegment(self, request: pool_pb2.MountRequest) -> pool_pb2.Status:
         """Takes a store's memory into the pool."""
-        segment = from_message(request.segment)
-        _require(segment.id != 0, "segment.id is 0, which means none")
-        _require(segment.size > 0, "segment.size is 0")
-        _require(is_name(segment.name), f"segment.name is not {NAME_RULE}")
-        _require(is_name(segment.host_id or "-"), f"segment.host_id is not {NAME_RULE}")
-        _require(bool(segment.rails), "segment.rails is empty: nobody could read it")
-        _require(len(segment.rails) <= _MOST_RAILS, f"rails are above {_MOST_RAILS}")
-        for name, address in segment.rails:
-            _require(is_name(name), f"the name of a rail is not {NAME_RULE}")
-            _require(is_plain(address), "the address of a rail is not HOST:PORT")
+        segment = _require_segment(request.segment)
         key = request.beat_key if self._key_bytes else b""
         _require(
             len(key) == self._key_bytes, f"beat_key has not {self._key_bytes} bytes"
@@ -271,6 +263,26 @@ class MasterService(pool_pb2_grpc.MasterServicer):
 
     def _count(self, call: str, status: NDArray[Any]) -> None:
         self.metrics.answered(call, len(status), int(np.count_nonzero(status < 0)))
+
+
+def _require_segment(message: pool_pb2.Segment) -> SegmentInfo:
+    """A segment that could be mounted: its names are as foreign as any other bytes.
+
+    Raises:
+        BadRequest: it could not.
+    """
+    segment = from_message(message)
+    _require(segment.id != 0, "segment.id is 0, which means none")
+    _require(segment.size > 0, "segment.size is 0")
+    _require(bool(segment.name), "segment.name is empty")
+    _require(is_name(segment.name), f"segment.name is not {NAME_RULE}")
+    _require(is_name(segment.host_id or "-"), f"segment.host_id is not {NAME_RULE}")
+    _require(bool(segment.rails), "segment.rails is empty: nobody could read it")
+    _require(len(segment.rails) <= _MOST_RAILS, f"rails are above {_MOST_RAILS}")
+    for name, address in segment.rails:
+        _require(is_name(name), f"the name of a rail is not {NAME_RULE}")
+        _require(is_plain(address), "the address of a rail is not HOST:PORT")
+    return segment
 
 
 def _require(condition: bool, text: str) -> None:
