@@ -1,9 +1,10 @@
 """A lab: N machines with a real sshd each, on this one, for the ssh target.
 
 Every machine is a host of a fabric with namespaces for processes, network, mounts and
-host name, a `/run` and a `/var/log` of its own, its own SSH host key and its own boot
-id. A reboot ends all of its processes at once and starts it anew with the same name,
-addresses and key, as a power cycle does. The kernel and all other files are shared.
+host name, a `/run` (with the home of root in it) and a `/var/log` of its own, its own
+SSH host key and its own boot id. A reboot ends all of its processes at once and starts
+it anew with the same name, addresses and key, as a power cycle does. The kernel and all
+other files are shared.
 
 What a lab needs lies in one directory (mode 0700): keys, known_hosts, logs. It writes
 an inventory that a test uses as an operator uses the one of a staging cluster: strict
@@ -42,7 +43,7 @@ _HELPERS = 8
 _MACHINE = Machine(
     init=True,
     private=("/run", "/var/log"),
-    directories=("/run/sshd", "/run/lock"),
+    directories=("/run/sshd", "/run/lock", "/run/home"),
     scratch="/run/scratch",
 )
 _SBIN = "/usr/local/sbin:/usr/sbin:/sbin"
@@ -60,18 +61,22 @@ class LabShape:
     python: str = field(default=sys.executable)
 
     @classmethod
-    def of(cls, count: int, **fields: Any) -> LabShape:
+    def of(cls, count: int, *, engines: int = 0, **fields: Any) -> LabShape:
         """A lab of so many hosts, with one role each wherever that is possible.
 
-        The first is the master, a fifth of the others (at least one) are engines, the
-        rest stores: 11 hosts are 1 master, 8 stores and 2 engines. One host is all.
+        The first is the master, a fifth of the others (at least one) are engines unless
+        it is said how many, the rest stores: 11 hosts are 1 master, 8 stores and 2
+        engines. One host is all.
 
         Raises:
-            UsageError: too many hosts, or none.
+            UsageError: too many hosts, or none, or none left for a store.
         """
         if not 1 <= count <= MAX_HOSTS:
             raise UsageError(f"a lab has 1 to {MAX_HOSTS} hosts, not {count}")
-        return cls(roles=_spread(count), **fields)
+        if engines and count < engines + 2:
+            problem = f"{count} hosts have no room for {engines} engines and a store"
+            raise UsageError(problem, f"take {engines + 2} hosts or more")
+        return cls(roles=_spread(count, engines), **fields)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -342,6 +347,7 @@ _SSHD_OPTIONS = (
     "PidFile none",
     "PrintLastLog no",
     "PrintMotd no",
+    "SetEnv HOME=/run/home",  # start files of our own shell are not the host's
     "StrictModes no",
     "Subsystem sftp internal-sftp",
     "UseDNS no",
@@ -350,12 +356,12 @@ _SSHD_OPTIONS = (
 )
 
 
-def _spread(count: int) -> tuple[tuple[str, ...], ...]:
+def _spread(count: int, engines: int = 0) -> tuple[tuple[str, ...], ...]:
     if count == 1:
         return (("master", "store-0", "engine-0"),)
     if count == 2:
         return (("master", "engine-0"), ("store-0",))
-    engines = max(1, (count - 1) // 5)
+    engines = engines or max(1, (count - 1) // 5)
     stores = count - 1 - engines
     names = ["master", *(f"store-{n}" for n in range(stores))]
     names += [f"engine-{n}" for n in range(engines)]
