@@ -30,13 +30,26 @@ from chaos.systems.base import Link, Process
 PLANES = {"management": "mgmt0", "control": "ctl0", "rail0": "rail0", "rail1": "rail1"}
 PORT = 7100
 _SERVER = """\
-import socket, sys, threading
+import os, socket, sys, threading
+taken = []
+def do(line):
+    count = int(line[1:] if line[:1] in b"wm" else line)
+    if line[:1] == b"w":
+        descriptor = os.open("/mnt/written", os.O_WRONLY | os.O_CREAT, 0o600)
+        os.pwrite(descriptor, bytes(count), 0)
+        os.fsync(descriptor)
+        os.close(descriptor)
+        return b"."
+    if line[:1] == b"m":
+        taken.append(b"x" * count)
+        return b"."
+    return bytes(count)
 def answer(peer):
     with peer:
         file = peer.makefile("rb")
         for line in file:
             try:
-                peer.sendall(bytes(int(line)))
+                peer.sendall(do(line))
             except OSError:
                 return
 server = socket.create_server((sys.argv[1], int(sys.argv[2])), reuse_port=False)
@@ -46,11 +59,12 @@ while True:
 """
 _CLIENT = """\
 import json, socket, sys, time
-address, port, size, timeout = sys.argv[1], *map(float, sys.argv[2:])
+address, port, size, timeout = sys.argv[1], *map(float, sys.argv[2:5])
+said = sys.argv[5]
 began, got, end = time.monotonic(), 0, "ok"
 try:
     with socket.create_connection((address, int(port)), timeout) as peer:
-        peer.sendall(b"%d\\n" % int(size))
+        peer.sendall(said.encode() + b"\\n")
         while got < size:
             data = peer.recv(1 << 16)
             if not data:
@@ -105,10 +119,11 @@ class Pair:
     def stop_role(self, role: str, *, timeout_s: float = 10.0) -> int:
         return self.of(role).agent.stop(role, timeout_s=timeout_s)
 
-    def read(self, size=1000, timeout_s=0.5, plane="rail0"):
-        """Reads from the store, from host b."""
+    def read(self, size=1000, timeout_s=0.5, plane="rail0", say=""):
+        """Reads from the store, from host b; or says what has an answer of one byte."""
+        size = 1 if say else size
         address = self.of("store-0").addresses[plane]
-        words = [address, str(PORT), str(size), str(timeout_s)]
+        words = [address, str(PORT), str(size), str(timeout_s), say or str(size)]
         argv = [sys.executable, "-I", "-S", "-c", _CLIENT, *words]
         done = self.of("engine-0").agent.run(argv, timeout_s=timeout_s + 5)
         return SimpleNamespace(**json.loads(done.stdout))
@@ -211,7 +226,9 @@ def _why_not() -> str:
 def _hold(stack: ExitStack) -> int:
     """A process that holds a network namespace until its input ends."""
     holder = subprocess.Popen(
-        ["unshare", "--net", "cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
+        ["unshare", "--net", "--mount", "cat"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
     )
 
     def end() -> None:
@@ -245,7 +262,7 @@ def _wire(pids) -> None:
 
 
 def _host(name, roles, side, pid, state: Path) -> Host:
-    enter = ("nsenter", f"--net=/proc/{pid}/ns/net", "--")
+    enter = ("nsenter", "--net", "--mount", "--target", str(pid), "--")
     connector = NamespaceConnector(
         name, state_dir=str(state / name), enter=enter, python=sys.executable
     )
@@ -253,6 +270,7 @@ def _host(name, roles, side, pid, state: Path) -> Host:
         name=name,
         roles=roles,
         agent=Agent(connector),
+        scratch="/mnt",
         devices=PLANES,
         addresses={p: f"10.77.{n}.{side}" for n, p in enumerate(PLANES)},
     )
@@ -287,6 +305,9 @@ def make_pair():
             stack.callback(shutil.rmtree, state, ignore_errors=True)
             pids = [_hold(stack), _hold(stack)]
             _wire(pids)
+            size = ["-t", "tmpfs", "-o", "size=4m", "scratch", "/mnt"]
+            for pid in pids:
+                _output(["nsenter", "--mount", "--target", str(pid), "mount", *size])
             hosts = (
                 _host("a", ("store-0",), 1, pids[0], state),
                 _host("b", ("engine-0",), 2, pids[1], state),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import signal
 
 import pytest
 
@@ -243,7 +245,7 @@ def test_a_fault_heals_itself_when_nobody_renews_its_lease(make_pair, kind) -> N
     fault = KINDS[kind](pair)
     fault.inject()
 
-    assert pair.states() != before
+    assert wait_until(lambda: pair.states() != before, timeout_s=5)
     pair.lose()
     assert pair.settle(before, timeout_s=2.0 + 5.0) == []
     assert pair.children() == []
@@ -259,3 +261,22 @@ def test_a_renewed_fault_outlives_its_lease(make_pair) -> None:
     assert pair.read(timeout_s=0.3).end == "silent"
     fault.revert()
     assert pair.read().end == "ok"
+
+
+@pytest.mark.slow
+def test_a_cut_ends_by_the_kernels_own_timeout_when_the_agent_is_killed(
+    make_pair,
+) -> None:
+    pair = make_pair(ttl_s=3.0)
+    before = pair.states()
+    fault = on_hosts.blackhole(pair, links(pair))
+    fault.inject()
+    connector = pair.of("store-0").agent.connector
+    for pid in (connector.warden, connector.pid):
+        os.kill(pid, signal.SIGKILL)
+
+    hit = [line for line in pair.state("a")["nft"].splitlines() if "expires" in line]
+    assert len(hit) == 1
+    assert wait_until(lambda: "expires" not in pair.state("a")["nft"], timeout_s=6)
+    assert connector.recover()[-1]["state"] == "healed"
+    assert pair.settle(before) == []
