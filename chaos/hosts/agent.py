@@ -70,6 +70,7 @@ ERROR_CHARACTERS = 400
 MAX_ANSWERS, MAX_ANSWER_BYTES, MAX_CLIENTS = 4096, 16 << 20, 4096
 MAX_IN_FLIGHT = 256
 MAX_STEPS = 512
+MAX_BURIED = 4096
 MAX_TIMEOUT_S = 600.0
 DEFAULT_TIMEOUT_S = 5.0
 
@@ -79,6 +80,7 @@ LOG_CHECK_S = 1.0
 KILL_WAIT_S = 2.0
 STATE_WAIT_S = 1.0
 FLUSH_WAIT_S = 1.0
+RENEW_WAIT_S = 2.0
 START_GRACE_S = 0.05
 WARDEN_GRACE_S = 1.0
 LOCK_WAIT_S = 1.0
@@ -1430,10 +1432,11 @@ class Worker:
         self.roles = Roles(book, directory)
         self._beat = beat
         self._answers = Answers()
-        self._lock = asyncio.Lock()
-        self._holder: asyncio.Future[Json] | None = None
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._work: dict[str, asyncio.Future[Json]] = {}
+        self._healing: dict[str, asyncio.Future[Json | None]] = {}
         self._end_task: asyncio.Future[None] | None = None
-        self._buried: set[str] = set()
+        self._buried: OrderedDict[str, None] = OrderedDict()
         self._writing: set[asyncio.Task[None]] = set()
         self._next_log_check = 0.0
 
@@ -1450,7 +1453,7 @@ class Worker:
         ready({"ready": True, "socket": path, "pid": os.getpid()})
         while self._end_task is None:
             await asyncio.sleep(TICK_S)
-            await self._tick()
+            self._tick()
         await self._end_task
         if self._writing:
             await asyncio.wait(self._writing, timeout=FLUSH_WAIT_S)
@@ -1463,7 +1466,8 @@ class Worker:
             self._beat.write(self.expires_at, now_s())
             await asyncio.sleep(BEAT_S)
 
-    async def _tick(self) -> None:
+    def _tick(self) -> None:
+        """What time brings; nothing here waits, for the end of the lease does not."""
         now = now_s()
         if now >= self.expires_at:
             self._begin_end("the lease ran out")
@@ -1472,14 +1476,26 @@ class Worker:
             if fault.state == "active" and now >= min(
                 fault.expires_at, fault.confirm_by
             ):
-                late = now >= fault.confirm_by
-                reason = "not confirmed in time" if late else "its lease ran out"
-                with contextlib.suppress(Refused):  # ending: it heals them all
-                    await self._exclusive(self._disarm(fault, reason))
+                self._heal_due(fault, late=now >= fault.confirm_by)
         if now >= self._next_log_check:
             self._next_log_check = now + LOG_CHECK_S
             self.roles.bound_logs()
         self._reap_strays()
+
+    def _heal_due(self, fault: Fault, *, late: bool) -> None:
+        """Starts the heal of one fault, once."""
+        if fault.fault_id in self._healing:
+            return
+        reason = "not confirmed in time" if late else "its lease ran out"
+        heal = self._quietly(self._exclusive(fault, self._disarm(fault, reason)))
+        self._healing[fault.fault_id] = asyncio.ensure_future(heal)
+
+    async def _quietly(self, work: Awaitable[Json]) -> Json | None:
+        """For work that nobody waits for: the end of the agent heals what it left."""
+        try:
+            return await work
+        except Refused:
+            return None
 
     def _reap_strays(self) -> None:
         """Orphans come to us; those that have ended are collected, one a tick.
@@ -1508,10 +1524,11 @@ class Worker:
 
     async def _end(self, reason: str) -> None:
         """Heals, ends the roles, removes the run's directory."""
-        if self._holder is not None:
-            self._holder.cancel()
-        async with self._lock:
-            self.left = await self.bench.heal(reason)
+        for work in list(self._work.values()):
+            work.cancel()
+        if self._work:
+            await asyncio.wait(set(self._work.values()))
+        self.left = await self.bench.heal(reason)
         await self.roles.end_all()
         end_children()
         clear(self.directory, keep_ledger=bool(self.left))
@@ -1583,19 +1600,21 @@ class Worker:
             answer.update(ok=False, error=one_line(message))
         return _encoded(answer)
 
-    async def _exclusive(self, work: Coroutine[Any, Any, Json]) -> Json:
-        """One change at a time; the end of the agent interrupts it."""
-        async with self._lock:
+    async def _exclusive(self, fault: Fault, work: Coroutine[Any, Any, Json]) -> Json:
+        """One change of a fault at a time; the end of the agent interrupts it."""
+        async with self._locks.setdefault(fault.fault_id, asyncio.Lock()):
             if self.ending:
                 work.close()
                 raise Refused(f"the agent is ending: {self.ending}")
-            self._holder = asyncio.ensure_future(work)
+            task = self._work[fault.fault_id] = asyncio.ensure_future(work)
             try:
-                return await self._holder
+                return await task
             except asyncio.CancelledError:
-                raise Refused(f"the agent is ending: {self.ending}") from None
+                ending = f"the agent is ending: {self.ending}"
+                reason = ending if self.ending else "it was disarmed meanwhile"
+                raise Refused(reason) from None
             finally:
-                self._holder = None
+                self._work.pop(fault.fault_id, None)
 
     async def _op_hello(self, request: Json) -> Json:
         kernel = os.uname()
@@ -1619,20 +1638,38 @@ class Worker:
             raise Refused(f"the agent is ending: {self.ending}")
         self.ttl_s, self.expires_at = ttl_s, now_s() + ttl_s
         self._beat.write(self.expires_at, now_s())
-        failed = await self._exclusive(self._renew_faults())
+        failed = await self._renew_faults()
         return {"expires_in_s": round(self.expires_at - now_s(), 3), "failed": failed}
 
     async def _renew_faults(self) -> Json:
-        failed = {}
-        for fault in list(self.book.faults.values()):
-            if fault.state != "active":
-                continue
-            if fault.ttl_s:
-                fault.expires_at = now_s() + fault.ttl_s
-            problem = await self.bench.renew(fault)
+        """Renews what is active; a fault that takes long delays no other and no answer.
+
+        Returns:
+            What failed, by fault.
+        """
+        active = [one for one in self.book.faults.values() if one.state == "active"]
+        tasks = {
+            asyncio.ensure_future(
+                self._quietly(self._exclusive(fault, self._renew_fault(fault)))
+            ): fault.fault_id
+            for fault in active
+        }
+        if not tasks:
+            return {}
+        done, late = await asyncio.wait(set(tasks), timeout=RENEW_WAIT_S)
+        failed = {tasks[task]: "still being renewed" for task in late}
+        for task in done:
+            problem = (task.result() or {}).get("problem")
             if problem:
-                failed[fault.fault_id] = problem
+                failed[tasks[task]] = problem
         return failed
+
+    async def _renew_fault(self, fault: Fault) -> Json:
+        if fault.state != "active":
+            return {}
+        if fault.ttl_s:
+            fault.expires_at = now_s() + fault.ttl_s
+        return {"problem": await self.bench.renew(fault)}
 
     async def _op_run(self, request: Json) -> Json:
         argv = argv_in(request, "argv")
@@ -1660,7 +1697,7 @@ class Worker:
         )
         fault.ttl_s = number_in(request, "ttl_s", 0.0, most=86400.0)
         confirm_s = number_in(request, "confirm_s", 0.0, most=86400.0)
-        return await self._exclusive(self._arm(fault, confirm_s))
+        return await self._exclusive(fault, self._arm(fault, confirm_s))
 
     async def _arm(self, fault: Fault, confirm_s: float) -> Json:
         if fault.fault_id in self._buried or fault.fault_id in self.book.faults:
@@ -1698,9 +1735,17 @@ class Worker:
         fault_id = text_in(request, "fault_id")
         fault = self.book.faults.get(fault_id)
         if fault is None:
-            self._buried.add(fault_id)  # an arm that is late must find the door shut
+            self._bury(fault_id)
             return {"residual": "", "state": "unknown"}
-        return await self._exclusive(self._disarm(fault, "disarmed"))
+        if fault.state == "armed" and fault_id in self._work:
+            self._work[fault_id].cancel()
+        return await self._exclusive(fault, self._disarm(fault, "disarmed"))
+
+    def _bury(self, fault_id: str) -> None:
+        """An arm that is late must find the door shut."""
+        self._buried[fault_id] = None
+        if len(self._buried) > MAX_BURIED:
+            self._buried.popitem(last=False)
 
     async def _disarm(self, fault: Fault, reason: str) -> Json:
         residual = fault.residual

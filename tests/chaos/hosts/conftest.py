@@ -60,7 +60,8 @@ class Fleet:
     def close(self):
         for link in self.agents:
             with contextlib.suppress(ChaosError):
-                link.shutdown()
+                if link.hello():
+                    link.shutdown()
             link.close()
         for connector in self.connectors:
             for pid in (connector.warden, connector.pid):
