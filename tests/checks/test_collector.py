@@ -1,0 +1,280 @@
+"""The collector: old grammar, bounded, read-only, and careful with counters."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import os
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from checks import collector
+from checks.framing import decode
+
+SOURCE = Path(collector.__file__)
+BDF = "0000:1a:00.0"
+
+
+def put(root, path, text):
+    file = root / path.lstrip("/")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+
+
+def device(root, name="mlx5_0", *, bdf=BDF, phys="5: LinkUp", netdev="ens1f0np0"):
+    base = f"/sys/class/infiniband/{name}"
+    real = root / "sys/devices/pci0000:17/0000:17:01.0" / bdf
+    real.mkdir(parents=True)
+    (real / "numa_node").write_text("0\n")
+    put(root, f"{base}/fw_ver", "28.43.2566\n")
+    (root / base.lstrip("/") / "device").symlink_to(
+        f"../../../devices/pci0000:17/0000:17:01.0/{bdf}"
+    )
+    pci = root / "sys/bus/pci/devices"
+    pci.mkdir(parents=True, exist_ok=True)
+    (pci / bdf).symlink_to(f"../../../devices/pci0000:17/0000:17:01.0/{bdf}")
+    port = f"{base}/ports/1"
+    put(root, f"{port}/phys_state", f"{phys}\n")
+    put(root, f"{port}/state", "4: ACTIVE\n")
+    for index, gid in enumerate(["fe80:0000:0000:0000:0000:5eff:fe00:0001"]):
+        put(root, f"{port}/gids/{index}", f"{gid}\n")
+        put(root, f"{port}/gid_attrs/types/{index}", "RoCE v2\n")
+        put(root, f"{port}/gid_attrs/ndevs/{index}", f"{netdev}\n")
+    for index in (1, 40, 41):
+        put(root, f"{port}/gids/{index}", "0000:" * 7 + "0000\n")
+    put(root, f"{port}/hw_counters/out_of_sequence", "0\n")
+    put(root, f"{port}/counters/link_downed", "1\n")
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    monkeypatch.setattr(collector, "SAMPLE_GAP_S", 0.01)
+
+
+def run(root, *words):
+    options = ["--sysroot", str(root), "--no-commands", *words]
+    return collector.collect(collector.arguments(options))
+
+
+def test_its_grammar_is_that_of_python_3_6():
+    ast.parse(SOURCE.read_text(encoding="utf-8"), feature_version=(3, 6))
+
+
+def test_it_imports_the_standard_library_only():
+    tree = ast.parse(SOURCE.read_text(encoding="utf-8"))
+    names = {
+        (alias.name if isinstance(node, ast.Import) else node.module).split(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+    }
+
+    assert names - {"pyverbs"} <= sys.stdlib_module_names
+
+
+def test_sent_over_stdin_it_prints_one_whole_document(tmp_path):
+    command = [sys.executable, "-", "--sysroot", str(tmp_path), "--no-commands"]
+    done = subprocess.run(
+        command, input=SOURCE.read_bytes(), capture_output=True, timeout=20, check=True
+    )
+
+    document = decode(done.stdout)
+    assert document["schema"] == "preflight.facts/1"
+    assert done.stderr == b""
+
+
+def test_paths_are_those_of_the_node_not_of_the_sysroot(tmp_path, quick):
+    device(tmp_path)
+
+    files = run(tmp_path)["files"]
+    base = "/sys/class/infiniband/mlx5_0"
+    assert files[f"{base}/fw_ver"]["text"] == "28.43.2566\n"
+    assert files[f"{base}/device"]["link"].endswith(BDF)
+    assert files["/sys/class/infiniband"]["entries"] == ["mlx5_0"]
+    assert not any(str(tmp_path) in path for path in files)
+
+
+def test_what_is_not_there_has_its_errno(tmp_path):
+    files = run(tmp_path)["files"]
+
+    assert files["/proc/cmdline"] == {"errno": "ENOENT"}
+    assert files["/sys/class/infiniband"] == {"errno": "ENOENT"}
+
+
+def test_empty_gid_slots_beyond_the_first_are_left_out_unless_pinned(tmp_path, quick):
+    device(tmp_path)
+    put(tmp_path, "/proc/77/cmdline", "mooncake_client\0")
+    put(tmp_path, "/proc/77/environ", "MC_GID_INDEX=40\0")
+
+    files = run(tmp_path)["files"]
+    gids = "/sys/class/infiniband/mlx5_0/ports/1/gids"
+    assert f"{gids}/1" in files
+    assert f"{gids}/40" in files
+    assert f"{gids}/41" not in files
+    assert "41" in files[gids]["entries"]
+
+
+def test_counters_are_sampled_twice_on_selected_ports(tmp_path, quick):
+    device(tmp_path)
+
+    files = run(tmp_path)["files"]
+    path = "/sys/class/infiniband/mlx5_0/ports/1/hw_counters/out_of_sequence"
+    first, second = files[path]
+    assert first["text"] == second["text"] == "0\n"
+    assert first["t"] < second["t"]
+
+
+def test_r54_gpud_1164_counters_of_other_ports_are_never_touched(tmp_path, quick):
+    device(tmp_path)
+    device(tmp_path, "mlx5_1", bdf="0000:2a:00.0", phys="3: Disabled", netdev="aux0")
+    device(tmp_path, "mlx5_2", bdf="0000:3a:00.0", netdev="ens3f0np0")
+    before = {path: path.stat().st_atime_ns for path in tmp_path.rglob("*counters/*")}
+
+    files = run(tmp_path, "--nics", "mlx5_0")["files"]
+    touched = {path for path in files if "counters/" in path}
+    assert all("/mlx5_0/" in path for path in touched)
+    assert len(touched) == 2
+    after = {path: path.stat().st_atime_ns for path in before}
+    assert {p: t for p, t in after.items() if "mlx5_0" not in str(p)} == {
+        p: t for p, t in before.items() if "mlx5_0" not in str(p)
+    }
+
+
+def test_without_a_selection_a_port_that_is_off_is_not_touched(tmp_path, quick):
+    device(tmp_path)
+    device(tmp_path, "mlx5_1", bdf="0000:2a:00.0", phys="3: Disabled", netdev="aux0")
+
+    document = run(tmp_path)
+    assert document["collector"]["selected"] == ["mlx5_0"]
+    assert not any("mlx5_1" in p for p in document["files"] if "counters/" in p)
+
+
+def test_only_allow_listed_variables_of_services_are_kept(tmp_path):
+    put(tmp_path, "/proc/77/cmdline", "mooncake_client\0--api-key=hunter2\0-v\0")
+    environ = "MC_GID_INDEX=\0HOME=/root\0MC_TOKEN=s3cret\0http_proxy=http://u:pw@p:1\0"
+    put(tmp_path, "/proc/77/environ", environ)
+    put(tmp_path, "/proc/78/cmdline", "bash\0")
+    put(tmp_path, "/proc/78/environ", "MC_GID_INDEX=3\0")
+
+    document = run(tmp_path)
+    text = document["files"]["/proc/77/environ"]["text"]
+    assert text == "MC_GID_INDEX=\0http_proxy=http://***@p:1\0"
+    assert "/proc/78/environ" not in document["files"]
+    told = json.dumps(document)
+    assert not any(secret in told for secret in ("hunter2", "s3cret", "u:pw"))
+
+
+def test_nothing_is_written(tmp_path, quick):
+    device(tmp_path)
+
+    def digest():
+        return {
+            str(path): (
+                os.lstat(path).st_mtime_ns,
+                hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "",
+            )
+            for path in tmp_path.rglob("*")
+        }
+
+    before = digest()
+    run(tmp_path)
+
+    assert digest() == before
+
+
+def tool(folder, name, script):
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
+
+
+def test_a_command_that_hangs_is_killed_with_its_children_and_is_a_fact(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(collector, "COMMAND_S", 0.3)
+    slow = tool(tmp_path, "slow", "echo half; sleep 30 & sleep 30")
+    began = time.monotonic()
+
+    entry = collector.execute([slow], collector.Deadline(20))
+
+    assert time.monotonic() - began < 3
+    assert entry["timeout"] is True
+    assert entry["stdout"] == "half\n"
+
+
+def test_a_tool_that_is_not_there_is_told(tmp_path):
+    entry = collector.execute(["no-such-tool-here"], collector.Deadline(20))
+
+    assert (entry["rc"], entry["timeout"]) == (127, False)
+
+
+def test_a_command_after_the_budget_is_not_started(tmp_path):
+    marker = tmp_path / "ran"
+    late = tool(tmp_path, "late", f"touch {marker}")
+
+    entry = collector.execute([late], collector.Deadline(0))
+
+    assert entry["timeout"] is True
+    assert not marker.exists()
+
+
+def test_output_is_measured_in_bytes_and_rc_and_stderr_are_kept(tmp_path):
+    told = tool(tmp_path, "told", "printf 'gr\\303\\274n'; echo oops >&2; exit 3")
+
+    entry = collector.execute([told], collector.Deadline(20))
+
+    assert (entry["rc"], entry["stdout"], entry["stderr"]) == (3, "grün", "oops\n")
+    assert entry["bytes"] == 5
+
+
+def test_output_without_end_is_bounded_and_marked_as_cut(tmp_path, monkeypatch):
+    monkeypatch.setattr(collector, "MAX_OUTPUT", 1 << 16)
+    endless = tool(tmp_path, "endless", "while :; do echo yyyyyyyyyyyyyyyyyyyyyy; done")
+
+    entry = collector.execute([endless], collector.Deadline(20))
+
+    assert len(entry["stdout"]) < 1 << 18
+    assert entry["bytes"] > len(entry["stdout"])
+
+
+def test_commands_speak_c(tmp_path):
+    says = tool(tmp_path, "says", 'echo "$LC_ALL"')
+
+    assert collector.execute([says], collector.Deadline(20))["stdout"] == "C\n"
+
+
+def test_serial_numbers_are_hashed_and_stay_distinct():
+    one = collector.redact('{"serial_number":"MT2343X01234"}')
+    other = collector.redact('{"serial_number":"MT2343X01235"}')
+
+    assert "MT2343X0123" not in one + other
+    assert one != other
+    assert json.loads(one)
+
+
+def test_the_long_tail_of_a_log_begins_with_a_whole_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(collector, "MAX_FILE", 1000)
+    lines = "".join(f"line {n:04d}\n" for n in range(1000))
+    put(tmp_path, "/var/log/openvswitch/ovs-vswitchd.log", lines)
+
+    entry = run(tmp_path)["files"]["/var/log/openvswitch/ovs-vswitchd.log"]
+    assert entry["text"].startswith("line ")
+    assert entry["text"].endswith("line 0999\n")
+    assert entry["bytes"] == len(entry["text"])
+
+
+def test_this_machine_is_read_within_the_budget():
+    began = time.monotonic()
+
+    document = collector.collect(collector.arguments([]))
+
+    assert time.monotonic() - began < collector.BUDGET_S
+    assert document["cmds"]["uname -r"]["rc"] == 0
+    assert document["node"]["hostname"]
