@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import socket
 import threading
@@ -73,8 +74,20 @@ NASTY = (
 )
 HOSTILE = st.one_of(st.sampled_from(NASTY), st.text(max_size=200))
 """Known tricks, and anything at all."""
+
+
+def _fits_argv(text: str) -> bool:
+    """Whether an argument could be this: no end within, nothing that is no bytes."""
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+
+
+ARGUMENT = HOSTILE.filter(_fits_argv)
 MANY = hypothesis_settings(
-    max_examples=400,
+    max_examples=150,
+    derandomize=True,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
@@ -133,7 +146,7 @@ def _said(capsys) -> str:
 
 
 @MANY
-@given(value=HOSTILE.filter(lambda v: v and v not in ("--", "-")))
+@given(value=ARGUMENT.filter(lambda v: v and v not in ("--", "-")))
 def test_a_command_line_of_a_role_answers_in_one_line(value, capsys):
     for argv in (
         ["store", "--size", f"x{value}"],
@@ -148,7 +161,7 @@ def test_a_command_line_of_a_role_answers_in_one_line(value, capsys):
 
 
 @hypothesis_settings(MANY, max_examples=30)
-@given(value=HOSTILE.filter(lambda v: not v.startswith("-")))
+@given(value=ARGUMENT.filter(lambda v: not v.startswith("-")))
 @example(value="ms=" + "9" * 5000)
 @example(value="a\nb\x1b[2J")
 def test_the_command_chaos_answers_in_one_line(value, capsys):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from refimpl.core.codes import Code
+from refimpl.core.codes import Code, Outcome, outcome_of
 from refimpl.security.handshake import (
     GREETING,
     HELLO,
@@ -109,3 +109,7 @@ def test_a_stores_own_proof_cannot_be_sent_back_to_it():
     proof = GREETING.unpack(store.greeting)[-1]
 
     assert not store.admits(proof)
+
+
+def test_a_store_that_proves_nothing_is_a_fault_like_any_other():
+    assert outcome_of(Code.NOT_AUTHENTICATED) is Outcome.FAULT
