@@ -15,7 +15,13 @@ from pathlib import Path  # noqa: TC003 - part of the public signature
 from typing import Annotated, Any
 
 import yaml
-from pydantic import BeforeValidator, Field, ValidationError, field_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    ValidationError,
+    field_validator,
+)
 
 from checks.errors import UsageError
 from checks.profile.iommu import Iommu
@@ -33,13 +39,31 @@ SCHEMA = "preflight.profile/1"
 
 def _texts(value: Any) -> Any:
     """One value or a list of values, as texts; booleans as JSON writes them."""
+    if isinstance(value, Mapping):
+        raise ValueError("must be a value or a list of values")
     every = value if isinstance(value, list | tuple) else [value]
     return tuple(
         str(each).lower() if isinstance(each, bool) else str(each) for each in every
     )
 
 
-Allowed = Annotated[tuple[str, ...], BeforeValidator(_texts)]
+def _patterns_compile(value: tuple[str, ...]) -> tuple[str, ...]:
+    for each in value:
+        if _is_pattern(each):
+            try:
+                re.compile(each[1:-1])
+            except re.error as error:
+                raise ValueError(f"{each} is no regular expression: {error}") from None
+    return value
+
+
+def _is_pattern(allowed: str) -> bool:
+    return len(allowed) > 1 and allowed.startswith("/") and allowed.endswith("/")
+
+
+Allowed = Annotated[
+    tuple[str, ...], BeforeValidator(_texts), AfterValidator(_patterns_compile)
+]
 
 
 Expect = Mapping[str, Allowed | dict[str, Allowed]]
@@ -190,7 +214,7 @@ def _refuse_unknown_checks(profile: Profile, path: Path, known: frozenset[str]) 
 
 
 def _matches(value: str, allowed: str) -> bool:
-    if len(allowed) > 1 and allowed.startswith("/") and allowed.endswith("/"):
+    if _is_pattern(allowed):
         return re.fullmatch(allowed[1:-1], value) is not None
     if allowed.startswith((">=", "<=")):
         try:
