@@ -118,7 +118,9 @@ class Refused(Exception):
 
 
 class Failed(Exception):
-    """An action did not do what it should."""
+    """An action did not do what it should; `clean`: it changed nothing at all."""
+
+    clean = False
 
 
 class Gone(Failed):
@@ -796,6 +798,10 @@ class Bench:
     async def arm(self, fault: Fault) -> None:
         """Runs the steps in order, each on disk before it runs.
 
+        A command that ended with an error changed nothing (steps are atomic), so its
+        undo must not run: `tc qdisc add` fails where somebody else's qdisc is, and the
+        undo would delete that one. One that was cut off may have done its work.
+
         Raises:
             Failed: A step failed; those before it are not undone yet.
         """
@@ -807,6 +813,8 @@ class Bench:
             except OSError as error:
                 raise Failed(f"step {index}: {error}") from error
             except Failed as error:
+                if error.clean:
+                    self.book.note({**row, "row": "undone"})
                 raise Failed(f"step {index}: {error}") from error
 
     async def renew(self, fault: Fault) -> str:
@@ -938,7 +946,9 @@ class Bench:
         if not done.reason:
             return {"stdout": done.stdout[:4096]}
         text = one_line("{}: {}".format(action["run"][0], done.reason))
-        raise Gone(text) if is_gone(action["run"], done) else Failed(text)
+        failed = Gone(text) if is_gone(action["run"], done) else Failed(text)
+        failed.clean = not done.timed_out and done.rc >= 0
+        raise failed
 
     async def _op_signal(self, fault: Fault, action: Json) -> Json:
         pid, ticks = int(action["pid"]), int(action["start_ticks"])

@@ -26,6 +26,8 @@ from chaos.safety.identity import (
 )
 
 LONG_S = 120.0
+PYTHON = os.environ.get("MOONQUAKE_AGENT_PYTHON", sys.executable)
+"""Runs the agents of the tests, e.g. a Python 3.8: hosts are older than controllers."""
 TALKER = "import time; print('role ready {}', flush=True); time.sleep(600)"
 
 
@@ -44,6 +46,7 @@ class Fleet:
         return directory
 
     def connector(self, state_dir=None, **options):
+        options.setdefault("python", PYTHON)
         made = NamespaceConnector(
             options.pop("name", "host-0"),
             state_dir=str(state_dir or self.directory() / "s"),

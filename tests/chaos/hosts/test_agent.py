@@ -220,7 +220,7 @@ def test_a_step_that_fails_undoes_those_before_it(shared, kit, tmp_path, fault_i
             shared,
             kit.note(log, "one"),
             kit.note(log, "two"),
-            {"do": {"run": ["false"]}},
+            {**kit.note(log, "foreign"), "do": {"run": ["false"]}},
             kit.note(log, "never"),
             fault_id=fault_id,
         )
@@ -228,6 +228,21 @@ def test_a_step_that_fails_undoes_those_before_it(shared, kit, tmp_path, fault_i
     assert log.read_text().split() == ["two", "one"]
     assert caught.value.detail["residual"] == ""
     assert shared.fault(fault_id).state == "reverted"
+
+
+def test_a_step_that_was_cut_off_is_undone_as_well(shared, kit, tmp_path, fault_id):
+    """Nobody knows how far it came."""
+    log = tmp_path / "log"
+    slow = {"run": ["sleep", "60"], "timeout_s": 0.1}
+    with pytest.raises(AgentError, match="step 1: sleep: took too long"):
+        arm(
+            shared,
+            kit.note(log, "one"),
+            {**kit.note(log, "cut"), "do": slow},
+            fault_id=fault_id,
+        )
+
+    assert log.read_text().split() == ["cut", "one"]
 
 
 def test_a_fault_id_is_good_once(shared, kit, tmp_path, fault_id):
