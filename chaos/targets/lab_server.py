@@ -35,7 +35,13 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 def start(
-    count: int, *, rails: int, inventory: Path, environment: str, block: int | None
+    count: int,
+    *,
+    rails: int,
+    inventory: Path,
+    environment: str,
+    block: int | None,
+    engines: int = 0,
 ) -> str:
     """Starts a lab in the background; returns when every sshd answers.
 
@@ -47,7 +53,7 @@ def start(
     reason = why_no_lab(directory)
     if reason:
         raise UsageError(f"no lab here: {reason}")
-    LabShape.of(count)
+    LabShape.of(count, engines=engines)
     if is_up(directory):
         fix = f"take it down first: scripts/lab down --inventory {inventory}"
         raise UsageError(f"the lab of {inventory} is up already", fix)
@@ -55,7 +61,7 @@ def start(
         fix = "name another inventory, or remove the directory"
         raise UsageError(f"{directory} is not of a lab", fix)
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    words = [str(count), str(rails), str(inventory), environment]
+    words = [str(count), str(rails), str(engines), str(inventory), environment]
     words += [] if block is None else [str(block)]
     with (directory / "server.log").open("ab") as log:
         server = subprocess.Popen(
@@ -213,6 +219,7 @@ def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="chaos.targets.lab_server")
     parser.add_argument("count", type=int)
     parser.add_argument("rails", type=int)
+    parser.add_argument("engines", type=int)
     parser.add_argument("inventory", type=Path)
     parser.add_argument("environment")
     parser.add_argument("block", type=int, nargs="?")
@@ -225,7 +232,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     directory = directory_of(asked.inventory)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: sys.exit(0))
-    shape = LabShape.of(asked.count, rails=asked.rails, environment=asked.environment)
+    shape = LabShape.of(
+        asked.count,
+        engines=asked.engines,
+        rails=asked.rails,
+        environment=asked.environment,
+    )
     try:
         with Lab.up(
             shape, directory=directory, inventory=asked.inventory, block=asked.block

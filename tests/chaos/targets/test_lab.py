@@ -264,3 +264,15 @@ def test_asking_for_too_many_hosts_is_one_line(inventory) -> None:
 
     assert done.returncode == 2
     assert done.stderr == "scripts/lab: a lab has 1 to 64 hosts, not 100\n"
+
+
+def test_a_lab_has_as_many_engines_as_were_asked_for() -> None:
+    roles = [role for roles in LabShape.of(17, engines=8).roles for role in roles]
+
+    assert sum(role.startswith("engine-") for role in roles) == 8
+    assert sum(role.startswith("store-") for role in roles) == 8
+
+
+def test_engines_leave_room_for_a_store() -> None:
+    with pytest.raises(UsageError, match="no room for 8 engines and a store"):
+        LabShape.of(9, engines=8)
