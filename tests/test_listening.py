@@ -15,17 +15,20 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
 from pathlib import Path
 
+import grpc
 import pytest
 
 from chaos.proxy.token import TOKEN_VARIABLE as PROXY_TOKEN
 from refimpl.cluster import UpSettings
 from refimpl.engine.settings import EngineSettings
 from refimpl.master.settings import MasterSettings
+from refimpl.proto import pool_pb2, pool_pb2_grpc
 from refimpl.security.token import TOKEN_VARIABLE, is_loopback
 from refimpl.settings import options_of
 from refimpl.store.settings import StoreSettings
@@ -269,3 +272,97 @@ def test_wrong_tokens_take_no_longer_the_nearer_they_are():
             took.append(time.perf_counter() - began)
 
     assert min(times[near]) < 1.5 * min(times[far])
+
+
+def _pages(facts: dict, names: tuple[str, ...]) -> str:
+    """What an admin door shows to whoever has the token."""
+    texts = []
+    for name in names:
+        url = f"http://{facts['admin']}/{name}"
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        request = urllib.request.Request(url, headers=headers)
+        with urllib.request.urlopen(request, timeout=5) as answer:
+            texts.append(answer.read().decode())
+    return "\n".join(texts)
+
+
+def test_roles_tell_nobody_their_secrets(tmp_path):
+    """Output, pages, command lines, and what a store hands on to its heartbeat."""
+    secret = "planted-data-secret-0123456789"
+    environ = {**os.environ, TOKEN_VARIABLE: TOKEN, "REFIMPL_DATA_SECRET": secret}
+    seen = ""
+    with contextlib.ExitStack() as stack:
+        started: dict[str, dict] = {}
+        for role in ("master", "store", "engine"):
+            flags = _quick(role)
+            if role != "master":
+                flags += ["--master", started["master"]["listen"]]
+            if role == "store":
+                flags += ["--heartbeat", started["master"]["heartbeat"]]
+            log = stack.enter_context((tmp_path / role).open("w"))
+            process = subprocess.Popen(
+                [sys.executable, "-m", "refimpl", role, *flags],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=ROOT,
+                env=environ,
+            )
+            stack.callback(process.wait, 10)
+            stack.callback(process.terminate)
+            started[role] = _ready_line(tmp_path / role, process)
+            names = {"master": ("role",), "engine": ("settings",)}.get(role, ())
+            seen += _pages(started[role], ("health", "metrics", "state", *names))
+            for one in _family_of(process.pid):
+                seen += Path(f"/proc/{one}/cmdline").read_text()
+                if one != process.pid:
+                    seen += Path(f"/proc/{one}/environ").read_text()
+    for role in ("master", "store", "engine"):
+        seen += (tmp_path / role).read_text()
+
+    assert '"heartbeat"' in seen
+    assert TOKEN not in seen
+    assert secret not in seen
+
+
+def _ready_line(log: Path, process: subprocess.Popen) -> dict:
+    end = time.monotonic() + 15
+    while time.monotonic() < end and process.poll() is None:
+        for line in log.read_text().splitlines():
+            if " ready {" in line:
+                return json.loads(line[line.index("{") :])
+        threading.Event().wait(0.02)
+    raise AssertionError(log.read_text())
+
+
+def _control(address: str, header: str = "") -> str:
+    """The answer to a `Control` call, or the name of its refusal."""
+    metadata = [("authorization", header)] if header else []
+    with grpc.insecure_channel(address) as channel:
+        stub = pool_pb2_grpc.EngineStub(channel)
+        try:
+            asked = pool_pb2.Json(text='{"op": "settings"}')
+            return stub.Control(asked, timeout=5, metadata=metadata).text
+        except grpc.RpcError as error:
+            return error.code().name
+
+
+@pytest.mark.parametrize(
+    ("listen", "token", "free"),
+    [("127.0.0.1", "", True), ("127.0.0.1", TOKEN, False), ("0.0.0.0", "", False)],
+)
+def test_an_engines_control_is_an_admin_door_too(listen, token, free):
+    flags = ["--listen", f"{listen}:0", "--admin-listen", "127.0.0.1:0"]
+    with _running("refimpl", "engine", *flags, token=token) as (_, facts):
+        address = f"127.0.0.1:{facts['listen'].rpartition(':')[2]}"
+
+        assert ("deadline" in _control(address)) is free
+        if not free:
+            assert _control(address) == "UNAUTHENTICATED"
+            assert _control(address, "Bearer nobody") == "UNAUTHENTICATED"
+        if token:
+            assert "deadline" in _control(address, f"Bearer {token}")
+        with grpc.insecure_channel(address) as channel:
+            request = pool_pb2.PrefillRequest(
+                request_id="r", input_length=512, hash_ids=bytes(8)
+            )
+            assert pool_pb2_grpc.EngineStub(channel).Prefill(request, timeout=10).ok
