@@ -95,9 +95,9 @@ class Ruleset:
         match verb, what:
             case ("add", "table") | ("delete", "table") if not rest:
                 return
-            case "add", "counter":
+            case "add", "counter" if len(rest) == 1:
                 return
-            case "add", "set" if "elements" not in rest:
+            case "add", "set" if _declares(rest):
                 self.sets.setdefault(f"{table} {rest[0]}", set())
             case "add", "chain":
                 self._chain(table, rest)
@@ -105,7 +105,10 @@ class Ruleset:
                 self._chain_of(table, rest[0]).rules.append(_rule(rest[1:]))
             case ("add", "element") | ("delete", "element"):
                 rows = self.sets.setdefault(f"{table} {rest[0]}", set())
-                rows.update(_rows(rest[1:])[0])
+                found, more = _rows(rest[1:])
+                if more:
+                    raise Unknown(" ".join(more))
+                rows.update(found)
             case _:
                 raise Unknown(" ".join(words))
 
@@ -153,6 +156,11 @@ class Ruleset:
             )
             found = _all((found, answer))
         return found
+
+
+def _declares(rest: list[str]) -> bool:
+    """A set without elements of its own, and nothing behind it."""
+    return rest.count("}") == 1 and rest[-1] == "}" and "elements" not in rest
 
 
 def _pairs(term: _Term, row: tuple[str, ...]) -> list[tuple[str, str]]:
