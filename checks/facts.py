@@ -387,6 +387,8 @@ def _result(each: Reading, entry: Mapping[str, Any]) -> Result:
 
 def _entries(found: Any) -> tuple[Mapping[str, Any], ...]:
     """One entry or a list of samples, as a tuple in the order of their times."""
+    if type(found) is dict:
+        return (found,)
     every = found if isinstance(found, list) else [found]
     whole = [_mapping(each) for each in every] or [{}]
     return tuple(sorted(whole, key=lambda each: _seconds(each.get("t")) or 0.0))
@@ -430,6 +432,8 @@ def _seconds(value: Any) -> float | None:
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
+    if type(value) is dict:  # the usual case, and an abstract class is slow to ask
+        return value
     return value if isinstance(value, Mapping) else {}
 
 

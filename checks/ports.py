@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from checks.commands import pci_address
@@ -47,6 +48,9 @@ class Port:
     @property
     def touches(self) -> frozenset[str]:
         """Names of what it is: device, netdev, PCI address, as far as known."""
+        return self.facts.once(("touches", self.device, self.number), self._touches)
+
+    def _touches(self) -> frozenset[str]:
         names = {self.device}
         for read in (self.netdev, self.bdf):
             try:
@@ -93,6 +97,9 @@ class Port:
 
     def netdev(self) -> str:
         """Its network device; "" where it has none in this network namespace."""
+        return self.facts.once(("netdev", self.device, self.number), self._netdev)
+
+    def _netdev(self) -> str:
         return first(
             self._netdev_of_gids,
             lambda: self._told("netdev"),
@@ -194,6 +201,7 @@ def bdf_of_netdev(facts: Facts, netdev: str) -> str:
     return _bdf_of(facts, f"/sys/class/net/{netdev}/device")
 
 
+@lru_cache(maxsize=65536)
 def natural(text: str) -> tuple[tuple[int, str], ...]:
     """A key that puts mlx5_10 after mlx5_9."""
     parts = re.split(r"(\d+)", text)

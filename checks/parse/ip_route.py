@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Any
 
@@ -191,6 +192,12 @@ def _network(text: str, what: str, version: int) -> Network:
     if text in {"default", "all"}:
         text = "0.0.0.0/0" if version == 4 else "::/0"
     try:
-        return ip_network(text, strict=False)
+        return _parsed(text)
     except ValueError as error:
         raise Garbled(what, str(error)) from None
+
+
+@lru_cache(maxsize=1 << 17)
+def _parsed(text: str) -> Network:
+    """Routes of a thousand nodes name the same networks again and again."""
+    return ip_network(text, strict=False)

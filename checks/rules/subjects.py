@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 
 def each_port(node: Node) -> list[Subject[Port]]:
     """Selected RDMA ports; alike on other nodes by their rail."""
+    return node.facts.once("each port", lambda: _ports(node))
+
+
+def _ports(node: Node) -> list[Subject[Port]]:
     return [
         Subject(
             item=port, label=port.label, key=rail_of(node, port), touches=port.touches
@@ -33,6 +37,10 @@ def each_port_by_board(node: Node) -> list[Subject[Port]]:
 
 def each_rail(node: Node) -> list[Subject[Rail]]:
     """Rails, also those that are down; alike by their name."""
+    return node.facts.once("each rail", lambda: _rails(node))
+
+
+def _rails(node: Node) -> list[Subject[Rail]]:
     return [
         Subject(item=rail, label=rail.label, key=rail.name, touches=rail.touches)
         for rail in node.rails
