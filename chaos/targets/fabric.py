@@ -118,6 +118,7 @@ class Fabric:
         self._order: dict[str, int] = {}
         self._namespaces: dict[str, Namespaces] = {}
         self._machine = Machine()
+        self._veth_is_ours = False
 
     @classmethod
     def build(
@@ -149,7 +150,7 @@ class Fabric:
             stack.callback(leased.lock.release)
             fabric = cls(leased, keeper, _planes(leased.index, rails))
             fabric._machine = machine or fabric._machine
-            stack.callback(_remove_device, leased.device)
+            stack.callback(fabric._remove_veth)
             fabric._start(members)
             stack.pop_all()
         return fabric
@@ -224,7 +225,7 @@ class Fabric:
         with ExitStack() as stack:
             stack.callback(self.block.lock.release)
             stack.callback(self._keeper.close)
-            stack.callback(_remove_device, self.block.device)
+            stack.callback(self._remove_veth)
 
     # -- building ----------------------------------------------------------------
 
@@ -256,9 +257,10 @@ class Fabric:
         """The bridges, and the harness's veth into the management plane."""
         switch = self._namespaces[_SWITCH].path("net")
         device = self.block.device
+        run_batch([f"link add {device} type veth peer name harness netns {switch}"])
+        self._veth_is_ours = True
         run_batch(
             [
-                f"link add {device} type veth peer name harness netns {switch}",
                 f"link set {device} addrgenmode none",
                 f"address add {self.harness_address}/24 dev {device}",
                 f"link set {device} up",
@@ -271,6 +273,12 @@ class Fabric:
         management = self.planes["management"].bridge
         lines.append(f"link set harness master {management} up")
         run_batch(lines, inside=self.enter_switch())
+
+    def _remove_veth(self) -> None:
+        """Removes the harness's veth, once, and only if we made it."""
+        if self._veth_is_ours:
+            self._veth_is_ours = False
+            _remove_device(self.block.device)
 
     def _plug(self, names: Sequence[str]) -> None:
         """A veth for each host and plane, one end a port of the plane's bridge."""
@@ -342,12 +350,12 @@ def _try_lease(
 
 def _collision(block: Block, routes: Sequence[ipaddress.IPv4Network]) -> str:
     """What of the machine is in the way of a fabric's one address and device."""
+    if block.device in [name for _, name in socket.if_nameindex()]:
+        return f"there is a device {block.device} already"
     ours = ipaddress.IPv4Network(f"{_management(block.index)}.0/24")
     for route in routes:
         if route.overlaps(ours):
             return f"{ours} collides with the route to {route}"
-    if block.device in [name for _, name in socket.if_nameindex()]:
-        return f"there is a device {block.device} already"
     return ""
 
 

@@ -6,6 +6,7 @@ name on the machine, so that a killed harness leaves no namespace behind.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -60,7 +61,8 @@ class Namespaces:
 
     def processes(self) -> list[int]:
         """Every process of this machine that is in the network namespace."""
-        return _processes_in({os.stat(self.path("net")).st_ino})  # noqa: PTH116
+        inode = os.stat(self.path("net")).st_ino  # noqa: PTH116
+        return [pid for pid, _ in _processes_in({inode})]
 
 
 def why_no_namespaces() -> str:
@@ -160,7 +162,8 @@ class Keeper:
     def _end(self) -> None:
         assert self._popen.stdin is not None
         assert self._popen.stdout is not None
-        self._popen.stdin.close()
+        with contextlib.suppress(BrokenPipeError):  # it is gone, which is our aim
+            self._popen.stdin.close()
         try:
             self._popen.wait(_END_TIMEOUT_S)
         except subprocess.TimeoutExpired:
@@ -234,28 +237,32 @@ def _sweep(hosts: Sequence[Namespaces]) -> None:
 
     def empty() -> bool:
         found = _processes_in(inodes)
-        for pid in found:
-            ticks = start_ticks_of(pid)
-            if ticks is not None:
-                send_signal(pid, ticks, _SIGKILL)
+        for pid, ticks in found:
+            send_signal(pid, ticks, _SIGKILL)
         return not found
 
     if inodes and not wait_until(empty, timeout_s=_SWEEP_TIMEOUT_S):
-        left = ", ".join(map(str, _processes_in(inodes)))
+        left = ", ".join(str(pid) for pid, _ in _processes_in(inodes))
         message = f"processes in our namespaces do not die: {left}"
         raise HarnessError(message)
 
 
-def _processes_in(inodes: set[int]) -> list[int]:
+def _processes_in(inodes: set[int]) -> list[tuple[int, int]]:
+    """Pid and start of every process in these network namespaces.
+
+    The start is read first: a process that takes the pid over in between has another.
+    """
     found = []
     for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            try:
-                inode = (entry / "ns" / "net").stat().st_ino
-            except (FileNotFoundError, PermissionError, ProcessLookupError):
-                continue  # it ended while we looked; a zombie has no namespace
-            if inode in inodes:
-                found.append(int(entry.name))
+        if not entry.name.isdecimal():
+            continue
+        ticks = start_ticks_of(int(entry.name))
+        try:
+            inode = (entry / "ns" / "net").stat().st_ino
+        except (FileNotFoundError, PermissionError, ProcessLookupError):
+            continue  # it ended while we looked; a zombie has no namespace
+        if ticks is not None and inode in inodes:
+            found.append((int(entry.name), ticks))
     return found
 
 

@@ -15,7 +15,7 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from chaos.errors import ChaosError, UsageError
 from chaos.hosts.host import Host
@@ -45,6 +45,8 @@ class NetnsTarget(HostTarget):
     """
 
     name = "netns"
+    _of_this_kernel: ClassVar[dict[str, str] | None] = None
+    """What the probe said; all hosts share the kernel, so it is asked once."""
 
     def __init__(
         self,
@@ -181,9 +183,13 @@ class NetnsTarget(HostTarget):
         return self._hosts.all[:1]
 
     def _probe(self) -> dict[str, str]:
-        """Asks one host, a passing one when none is there yet: all share a kernel."""
-        if self._fabric is not None:
-            return super()._probe()
+        """Asks one host, a passing one when none is there yet."""
+        if NetnsTarget._of_this_kernel is None:
+            ask = super()._probe if self._fabric is not None else self._ask_in_passing
+            NetnsTarget._of_this_kernel = ask()
+        return NetnsTarget._of_this_kernel
+
+    def _ask_in_passing(self) -> dict[str, str]:
         passing = NetnsTarget(
             run_dir=self.run_dir,
             run=f"probe-{os.getpid()}",

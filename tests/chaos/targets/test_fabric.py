@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -176,6 +177,54 @@ def test_closing_leaves_no_namespace_no_device_and_no_process(leases) -> None:
 def lease_is_free(directory: Path, index: int) -> bool:
     lease_block(pinned=index, directory=directory).lock.release()
     return True
+
+
+def test_a_device_of_somebody_else_is_never_removed(leases, tmp_path) -> None:
+    """A lease may be held elsewhere: another user's state directory."""
+    first = Fabric.build(members(1), rails=1, directory=leases)
+    device = first.block.device
+    try:
+        with pytest.raises(UsageError, match=f"there is a device {device} already"):
+            lease_block(pinned=first.block.index, directory=tmp_path)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("chaos.targets.fabric._collision", lambda *_: "")
+            with pytest.raises(HarnessError, match="File exists"):
+                Fabric.build(
+                    members(1),
+                    rails=1,
+                    block=first.block.index,
+                    directory=tmp_path,
+                )
+
+        assert device in devices()
+        assert reaches(first.address("h0"))
+    finally:
+        first.close()
+
+
+def test_closing_again_leaves_the_next_fabric_of_that_number_alone(leases) -> None:
+    first = Fabric.build(members(1), rails=1, directory=leases)
+    first.close()
+    second = Fabric.build(
+        members(1), rails=1, block=first.block.index, directory=leases
+    )
+    try:
+        first.close()
+
+        assert reaches(second.address("h0"))
+    finally:
+        second.close()
+
+
+def test_a_fabric_whose_keeper_was_killed_is_closed_without_a_word(leases) -> None:
+    fabric = Fabric.build(members(2), rails=1, directory=leases)
+    os.kill(fabric.keeper_pid, signal.SIGKILL)
+
+    assert wait_until(lambda: fabric.block.device not in devices(), timeout_s=5)
+    with pytest.raises(HarnessError, match="keeper"):
+        fabric.alive("h0")
+    fabric.close()
+    assert lease_is_free(leases, fabric.block.index)
 
 
 def test_a_rebooted_host_has_lost_its_processes_and_its_rules(leases) -> None:
