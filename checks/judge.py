@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -44,7 +45,7 @@ Previous = Mapping[tuple[str, str, str], str]
 
 
 def judge(
-    documents: Sequence[Mapping[str, Any]],
+    documents: Sequence[Mapping[str, Any] | Facts],
     profile: Profile | None = None,
     *,
     rules: Sequence[Rule] | None = None,
@@ -57,7 +58,8 @@ def judge(
     """Judges facts documents, one a node.
 
     Args:
-        documents: of schema `preflight.facts/1`, in any order.
+        documents: of schema `preflight.facts/1`, in any order; as `Facts` when they
+            are judged several times, so that they are parsed once.
         profile: golden values; None prescribes nothing.
         rules: instead of all rules that the profile does not disable.
         nics: names of devices, as `--nics` gives them.
@@ -92,19 +94,18 @@ def judge(
 
 
 def _nodes(
-    documents: Sequence[Mapping[str, Any]],
+    documents: Sequence[Mapping[str, Any] | Facts],
     profile: Profile,
     given: _Given,
 ) -> tuple[Node, ...]:
     """Nodes by name; two documents of one name are told apart, not dropped."""
-    ordered = sorted(
-        ((Facts(document), document) for document in documents),
-        key=lambda one: (one[0].name, _digest(one[1]) if len(documents) > 1 else ""),
-    )
+    every = [d if isinstance(d, Facts) else Facts(d) for d in documents]
+    counts = Counter(facts.said("hostname") for facts in every)
+    ordered = sorted(every, key=lambda facts: _place(facts, counts))
     seen: dict[str, int] = {}
     nodes = []
-    for facts, _ in ordered:
-        hostname = facts.name or "unnamed"
+    for facts in ordered:
+        hostname = facts.said("hostname") or "unnamed"
         seen[hostname] = seen.get(hostname, 0) + 1
         name = hostname if seen[hostname] == 1 else f"{hostname}#{seen[hostname]}"
         facts.name = name
@@ -129,11 +130,13 @@ class _Given:
     expect: Mapping[str, Expect]
 
 
-def _digest(document: Mapping[str, Any]) -> str:
-    """Something to order documents of one hostname by: boot, wall, then everything."""
-    node = document.get("node")
-    text = json.dumps(node, sort_keys=True, default=str)
-    return text + hashlib.sha256(repr(sorted(document)).encode()).hexdigest()
+def _place(facts: Facts, counts: Mapping[str, int]) -> tuple[str, str]:
+    """Where a node stands; several of one name are ordered by all that they say."""
+    name = facts.said("hostname")
+    if counts[name] < 2:
+        return name, ""
+    text = json.dumps(facts.document, sort_keys=True, default=str)
+    return name, hashlib.sha256(text.encode()).hexdigest()
 
 
 @dataclass(slots=True, kw_only=True)

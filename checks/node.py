@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from checks.facts import Facts, Unread
 from checks.parse.services import environment
@@ -11,11 +11,12 @@ from checks.rails import Rail, RailName, rails
 from checks.selector import Selection, select
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from checks.ports import Port
     from checks.profile import Profile
 
+T = TypeVar("T")
 _NO_VIRT = frozenset({"", "none"})
 
 
@@ -27,12 +28,13 @@ class Node:
     facts: Facts
     profile: Profile
     nics: tuple[str, ...] = ()
-    rail_names: tuple[RailName, ...] = field(default=())
+    rail_names: tuple[RailName, ...] = ()
+    _mark: object = field(default_factory=object, repr=False)
 
     @property
     def selection(self) -> Selection:
         """Which RDMA ports are judged; Unread where the ports cannot be told."""
-        return self.facts.once("selection", self._select)
+        return self.once("selection", self._select)
 
     @property
     def ports(self) -> tuple[Port, ...]:
@@ -42,7 +44,7 @@ class Node:
     @property
     def rails(self) -> tuple[Rail, ...]:
         """The rails that are judged; also where only the IP side was collected."""
-        return self.facts.once("rails", self._rails)
+        return self.once("rails", self._rails)
 
     @property
     def env(self) -> Mapping[str, str]:
@@ -62,6 +64,10 @@ class Node:
     def is_vm(self) -> bool:
         """It runs in a virtual machine; Unread if unknown."""
         return self.virt not in _NO_VIRT
+
+    def once(self, key: str, build: Callable[[], T]) -> T:
+        """Builds once what depends on facts and on what was asked for besides them."""
+        return self.facts.once((self._mark, key), build)
 
     def _select(self) -> Selection:
         return select(self.facts, self.nics, self.profile.nics)

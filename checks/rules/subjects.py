@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def each_port(node: Node) -> list[Subject[Port]]:
     """Selected RDMA ports; alike on other nodes by their rail."""
-    return node.facts.once("each port", lambda: _ports(node))
+    return node.once("each port", lambda: _ports(node))
 
 
 def _ports(node: Node) -> list[Subject[Port]]:
@@ -37,7 +37,7 @@ def each_port_by_board(node: Node) -> list[Subject[Port]]:
 
 def each_rail(node: Node) -> list[Subject[Rail]]:
     """Rails, also those that are down; alike by their name."""
-    return node.facts.once("each rail", lambda: _rails(node))
+    return node.once("each rail", lambda: _rails(node))
 
 
 def _rails(node: Node) -> list[Subject[Rail]]:

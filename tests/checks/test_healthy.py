@@ -39,7 +39,7 @@ def test_the_healthy_cohort_has_nothing_unknown_and_is_ready(healthy):
 
 
 def test_a_single_fault_is_one_root_cause_at_its_place(healthy, mutant):
-    report = judge(healthy.mutated(mutant))
+    report = judge(healthy.parsed(healthy.mutated(mutant)))
 
     assert report.own_faults == ()
     roots = [(f.id, f.node, f.subject, f.status.value) for f in report.roots]
