@@ -173,6 +173,15 @@ def test_a_full_disk_stops_an_arm_and_not_a_heal(tmp_path):
     assert book.faults["f"].state == "reverted"
 
 
+def test_a_namespace_is_not_known_by_a_number_that_is_used_again():
+    here = {"net_ns": agent.network_of(), "net_cookie": agent.network_cookie()}
+    if not here["net_cookie"]:
+        pytest.skip("needs Linux 5.14: network namespaces have no cookie before")
+
+    assert agent._enter_network(here)
+    assert not agent._enter_network({**here, "net_cookie": here["net_cookie"] + 1})
+
+
 # --- tools that say that their target is gone -----------------------------------------
 
 

@@ -12,7 +12,7 @@ import pytest
 from chaos.errors import AgentError, HostUnreachable
 from chaos.hosts.link import Agent, AgentGone
 
-PHASES = ("connect", "before", "half", "sent", "answering", "answered")
+PHASES = ("connect", "before", "short", "sent", "answering", "answered")
 
 
 class Cut:
@@ -25,8 +25,8 @@ class Cut:
     def send(self, data, *, timeout_s):
         if self.phase == "before":
             self._lose()
-        if self.phase == "half":
-            self.channel.send(data[: len(data) // 2], timeout_s=timeout_s)
+        if self.phase == "short":  # by its last byte, the end of the line
+            self.channel.send(data[:-1], timeout_s=timeout_s)
             self._lose()
         self.channel.send(data, timeout_s=timeout_s)
         if self.phase == "sent":
