@@ -198,9 +198,8 @@ class HostTarget:
 
     def _recovered(self, host: Host, residual: str) -> str:
         """Heals from the ledger of an agent that died or could not; what is left."""
-        rows = host.agent.connector.recover(self.run)
-        states = [row["state"] for row in rows if "state" in row and "row" not in row]
-        return "" if states and set(states) == {"healed"} else residual
+        healed = is_healed(host.agent.connector.recover(self.run))
+        return "" if healed else residual
 
     def _unreached(self, host: Host, error: ChaosError) -> str:
         """What to say of a host that does not answer while it is ended."""
@@ -259,6 +258,12 @@ def _lacking(answers: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
                 reason = why.get(capability) or "its agent does not know it"
                 reasons.setdefault(capability, f"{host}: {reason}")
     return reasons
+
+
+def is_healed(rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the rows of a recovery say so of every run that they name."""
+    states = [row["state"] for row in rows if "state" in row and "row" not in row]
+    return bool(states) and set(states) == {"healed"}
 
 
 def roles_of(spec: ClusterSpec) -> tuple[str, ...]:

@@ -17,11 +17,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from chaos.errors import ChaosError, UsageError
+from chaos.errors import ChaosError, HarnessError, ResidualFault, UsageError
+from chaos.hosts.connectors import NamespaceConnector
 from chaos.hosts.host import Host
 from chaos.hosts.link import Agent
 from chaos.targets.fabric import Fabric, Machine, Member
-from chaos.targets.hosts import TTL_S, HostTarget, roles_of
+from chaos.targets.hosts import TTL_S, HostTarget, is_healed, roles_of
 from chaos.targets.namespaces import why_no_namespaces
 from chaos.targets.starting import StartedConnector, start_agents
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 STATE: Final = Path("/run/moonquake/netns")
 _MASTER, _FIRST_STORE, _FIRST_ENGINE, _PROBE = 2, 10, 200, 3
 _LAST_STORE, _LAST = _FIRST_ENGINE - 1, 254
+_ATTEMPTS = 10
 _LOG = logging.getLogger(__name__)
 
 
@@ -101,6 +103,7 @@ class NetnsTarget(HostTarget):
         fabric, self._fabric = self._fabric, None
         with contextlib.ExitStack() as stack:
             stack.callback(self._release_state)
+            stack.callback(self._heal_ledgers)
             if fabric is not None:
                 stack.callback(fabric.close)
             stack.callback(super().close)
@@ -163,10 +166,7 @@ class NetnsTarget(HostTarget):
     def _take_state(self) -> None:
         """The directory of our agents, locked, so that nobody takes it for a ruin."""
         remove_ruins()
-        directory = STATE / self.run
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._state = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-        fcntl.flock(self._state, fcntl.LOCK_EX)
+        self._state = _locked(STATE / self.run)
 
     def _release_state(self) -> None:
         if self._state >= 0:
@@ -174,10 +174,28 @@ class NetnsTarget(HostTarget):
             os.close(self._state)
             self._state = -1
 
-    def _unreached(self, host: Host, error: ChaosError) -> str:
-        """A host that does not answer ends with its namespaces, faults and all."""
-        _LOG.warning("%s; its namespaces are removed", error)
+    def _recovered(self, host: Host, residual: str) -> str:
+        """Waits: what its namespaces do not take with them is healed after them."""
+        _LOG.warning("host %s: %s; its namespaces are removed", host.name, residual)
         return ""
+
+    def _unreached(self, host: Host, error: ChaosError) -> str:
+        return self._recovered(host, str(error))
+
+    def _heal_ledgers(self) -> None:
+        """Heals what outlives namespaces (files, cgroups) from the ledgers left.
+
+        Raises:
+            ResidualFault: That did not work; `chaos recover` will find the ledger.
+        """
+        for ledger in sorted((STATE / self.run).glob("*/*/ledger.jsonl")):
+            name, state = ledger.parts[-3], str(ledger.parents[1])
+            rows = NamespaceConnector(name, state_dir=state).recover(self.run)
+            if not is_healed(rows):
+                reason = f"see {ledger}"
+                raise ResidualFault(
+                    fault="a fault", target=f"host {name}", reason=reason
+                )
 
     def _probe_hosts(self) -> Sequence[Host]:
         return self._hosts.all[:1]
@@ -240,6 +258,22 @@ def members_of(spec: ClusterSpec) -> list[Member]:
         Member(name=name, numbers=tuple(map(number_of, roles)))
         for name, roles in placed(spec).items()
     ]
+
+
+def _locked(directory: Path) -> int:
+    """Makes a directory and locks it; another run may take it for a ruin until then."""
+    for _ in range(_ATTEMPTS):
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if (
+            directory.is_dir()
+            and os.fstat(descriptor).st_ino == directory.stat().st_ino
+        ):
+            return descriptor
+        os.close(descriptor)
+    message = f"{directory} is removed again and again"
+    raise HarnessError(message)
 
 
 def remove_ruins(state: Path = STATE) -> list[Path]:

@@ -242,7 +242,21 @@ def test_an_agent_that_is_killed_is_told_and_ends_with_its_namespaces(
     target = made(tmp_path, "killed", ttl_s=3.0)
     target.prepare(ClusterSpec(stores=1, engines=0, rails=1))
     host = target.hosts.of("store-0")
-    pids = [host.agent.hello().pid, host.agent.connector.warden]
+    file = tmp_path / "setting"
+    file.write_text("before")
+    steps = [
+        {
+            "do": {"run": ["ip", "link", "set", "rail0", "down"]},
+            "undo": {"run": ["ip", "link", "set", "rail0", "up"]},
+        },
+        {
+            "do": {"op": "write", "path": str(file), "text": "broken"},
+            "undo": {"op": "restore", "path": str(file)},
+        },
+    ]
+    host.agent.arm(fault_id="f1", kind="x", target="store-0", steps=steps)
+    broken = file.read_text()
+    pids = (host.agent.connector.warden, host.agent.hello().pid)
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
 
@@ -250,8 +264,10 @@ def test_an_agent_that_is_killed_is_told_and_ends_with_its_namespaces(
     device = target.fabric.block.device
     target.close()
 
-    assert lost
+    assert (broken, lost) == ("broken", True)
     assert device not in devices()
+    assert file.read_text() == "before"
+    assert not (STATE / target.run).exists()
 
 
 _HARNESS = """
