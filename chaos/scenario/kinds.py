@@ -10,6 +10,8 @@ from __future__ import annotations
 import inspect
 from dataclasses import dataclass, field
 from enum import Enum, unique
+from functools import cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import chaos.faults as build
@@ -101,7 +103,8 @@ class Kind:
         return ", ".join(self.parameters) or "no parameter"
 
 
-def kinds() -> dict[str, Kind]:
+@cache
+def kinds() -> Mapping[str, Kind]:
     """Every kind that `inject` offers, by name."""
     names = [name for name in build.__all__ if callable(getattr(Injector, name, None))]
     found = {}
@@ -109,7 +112,7 @@ def kinds() -> dict[str, Kind]:
         signature = inspect.signature(getattr(build, name))
         if tuple(signature.parameters)[:2] == _GIVEN:
             found[name] = _kind(name, signature)
-    return found
+    return MappingProxyType(found)
 
 
 def _kind(name: str, signature: inspect.Signature) -> Kind:

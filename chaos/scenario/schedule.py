@@ -152,7 +152,10 @@ def _scaled(name: str, value: Any, scale: float) -> Any:
     else:
         return value
     scaled = value * factor
-    return max(1, round(scaled)) if isinstance(value, int) and value else scaled
+    if not isinstance(value, int) or not value:
+        return scaled
+    whole = max(1, round(abs(scaled)))
+    return whole if value > 0 else -whole
 
 
 def _rails_down(fault: PlannedFault, faults: Sequence[PlannedFault]) -> int:
