@@ -402,17 +402,12 @@ def _collected(
         connect=tuple(asked.connect),
     )
     if hosts is None:
-        return [_collected_here(options, asked.sysroot)]
+        from checks.here import collect_here
+
+        return [collect_here(options, asked.sysroot)]
     if asked.sysroot:
         raise UsageError("--sysroot is for this node", "leave out --inventory")
     return _collected_there(hosts, options)
-
-
-def _collected_here(options: Any, sysroot: str) -> dict[str, Any]:
-    from checks import collector
-
-    words = [*options.arguments(), *(["--sysroot", sysroot] if sysroot else [])]
-    return collector.collect(collector.arguments(words))
 
 
 def _collected_there(hosts: Inventory, options: Any) -> list[dict[str, Any]]:

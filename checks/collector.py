@@ -40,6 +40,7 @@ SCHEMA = "preflight.facts/1"
 BUDGET_S = 20.0
 COMMAND_S = 5.0
 SAMPLE_GAP_S = 2.0
+GRACE_S = 2.0
 WORKERS = 6
 MAX_OUTPUT = 4 << 20
 MAX_FILE = 256 << 10
@@ -142,6 +143,7 @@ COMMANDS = (
     "nvidia-smi topo -m",
     "lldpctl -f json0",
     "uname -r",
+    "systemd-detect-virt",
     "mooncake_master --version",
 )
 OVS_TABLES = ("Open_vSwitch", "Bridge", "Port", "Interface", "Controller", "Manager")
@@ -188,6 +190,7 @@ class Collector(object):
         self.runs_commands = commands
         self.cmds = {}  # type: Dict[str, Any]
         self.files = {}  # type: Dict[str, Any]
+        self.selected = []  # type: List[str]
         self.lock = threading.Lock()
 
     # Files
@@ -264,6 +267,16 @@ class Collector(object):
     def keep_file(self, path: str, entry: Entry) -> None:
         with self.lock:
             self.files.setdefault(path, entry)
+
+    def snapshot(self) -> Tuple[Dict[str, Any], Dict[str, Any]]:
+        """What there is by now; samples that still come in do not change it."""
+        with self.lock:
+            cmds, files = dict(self.cmds), dict(self.files)
+            for kept in (cmds, files):
+                for key, entry in kept.items():
+                    if isinstance(entry, list):
+                        kept[key] = list(entry)
+        return cmds, files
 
     # Commands
 
@@ -713,6 +726,18 @@ def read_bridges(collector: Collector, pool: Any) -> None:
     text = collector.output("ovs-vsctl", "--timeout=5", "list-br")
     lines = [["ovs-ofctl", "dump-flows", name] for name in text.split()[:64]]
     list(pool.map(lambda argv: collector.run(*argv), lines))
+    flows = ("ovs-appctl", "dpctl/dump-flows", "-m", "type=offloaded")
+    collector.run(*flows, digest=_first_lines)
+
+
+def read_tables(collector: Collector, pool: Any) -> None:
+    """Every table that a rule names, by itself: an absent one says so only then."""
+    told = collector.cmds.get("ip -j -4 rule", {})
+    lines = [
+        ["ip", "-j", "route", "show", "table", name]
+        for name in rule_tables(str(told.get("stdout", "")))
+    ]
+    list(pool.map(lambda argv: collector.run(*argv), lines))
 
 
 def _first_lines(text: str) -> str:
@@ -840,16 +865,13 @@ def read_verbs() -> Entry:
     return found
 
 
-def collect(options: Any) -> Entry:
-    """Collects everything within the budget; see the module."""
-    began = time.monotonic()
-    deadline = Deadline(options.budget)
-    collector = Collector(options.sysroot, deadline, not options.no_commands)
+def gather(collector: Collector, options: Any) -> None:
+    """Reads everything, in the order of need, within the budget."""
     services = read_services(collector)
     ports = Ports(collector, options.nics, services)
+    collector.selected = ports.selected
     ovs = has_ovs(collector)
     with ThreadPoolExecutor(WORKERS) as pool:
-        virt = pool.submit(collector.run, "systemd-detect-virt")
         take_samples(collector, ports, pool, ovs)
         sampled = time.monotonic()
         read_files(collector)
@@ -862,36 +884,49 @@ def collect(options: Any) -> Entry:
         rest.append(pool.submit(read_kernel_log, collector))
         for job in rest:
             job.result()
-        tables = rule_tables(
-            str(collector.cmds.get("ip -j -4 rule", {}).get("stdout", ""))
-        )
-        list(
-            pool.map(
-                lambda t: collector.run("ip", "-j", "route", "show", "table", t), tables
-            )
-        )
+        read_tables(collector, pool)
         if ovs:
             read_bridges(collector, pool)
-            flows = ("ovs-appctl", "dpctl/dump-flows", "-m", "type=offloaded")
-            collector.run(*flows, digest=_first_lines)
         if options.kubernetes:
             read_kubernetes(collector, pool)
         if ovs or ports.selected:
-            time.sleep(
-                min(
-                    deadline.left(), max(0.0, sampled + SAMPLE_GAP_S - time.monotonic())
-                )
-            )
+            rest_s = max(0.0, sampled + SAMPLE_GAP_S - time.monotonic())
+            time.sleep(min(collector.deadline.left(), rest_s))
             take_samples(collector, ports, pool, ovs)
-    document = describe(
-        collector, str(virt.result().get("stdout", "")).strip(), options
-    )
-    document["collector"]["duration_ms"] = int((time.monotonic() - began) * 1000)
-    document["collector"]["selected"] = ports.selected
+
+
+def collect(options: Any) -> Entry:
+    """The document of this node, whatever happens to parts of it.
+
+    A read of a sick device may hang in the kernel, where no signal reaches it. Then,
+    shortly after the budget, what was gathered is told and marked as late.
+    """
+    began = time.monotonic()
+    deadline = Deadline(options.budget)
+    collector = Collector(options.sysroot, deadline, not options.no_commands)
+    faults = []  # type: List[str]
+
+    def work() -> None:
+        try:
+            gather(collector, options)
+        except Exception as error:
+            faults.append("%s: %s" % (type(error).__name__, error))
+
+    worker = threading.Thread(target=work, daemon=True)
+    worker.start()
+    worker.join(options.budget + GRACE_S)
+    document = describe(collector, options)
+    told = document["collector"]
+    told["duration_ms"] = int((time.monotonic() - began) * 1000)
+    told["late"] = worker.is_alive()
+    if faults:
+        told["fault"] = faults[0]
     return document
 
 
-def describe(collector: Collector, virt: str, options: Any) -> Entry:
+def describe(collector: Collector, options: Any) -> Entry:
+    cmds, files = collector.snapshot()
+    virt = str(cmds.get("systemd-detect-virt", {}).get("stdout", "")).strip()
     boot = collector.look("/proc/sys/kernel/random/boot_id").get("text", "")
     machine = str(collector.look("/etc/machine-id").get("text", "")).strip()
     node = {
@@ -910,10 +945,11 @@ def describe(collector: Collector, virt: str, options: Any) -> Entry:
             "python": "%d.%d.%d" % sys.version_info[:3],
             "euid": os.geteuid(),
             "active": bool(options.active),
+            "selected": list(collector.selected),
         },
         "node": {key: value for key, value in node.items() if value != ""},
-        "cmds": collector.cmds,
-        "files": collector.files,
+        "cmds": cmds,
+        "files": files,
         "verbs": {} if options.no_commands else read_verbs(),
     }
 
@@ -955,8 +991,11 @@ def _listed(text: str) -> List[str]:
 
 def main(argv: Optional[List[str]] = None) -> int:
     options = arguments(sys.argv[1:] if argv is None else argv)
-    sys.stdout.write(framed(collect(options)))
+    document = collect(options)
+    sys.stdout.write(framed(document))
     sys.stdout.flush()
+    if document["collector"]["late"]:
+        os._exit(0)  # a thread hangs in the kernel and would hold us for ever
     return 0
 
 

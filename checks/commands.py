@@ -44,6 +44,7 @@ _VALUED: Mapping[str, frozenset[str]] = {
     "sudo": frozenset({"-u", "--user", "-g"}),
     "timeout": frozenset({"-k", "--kill-after", "-s", "--signal"}),
     "nsenter": frozenset({"-t", "--target"}),
+    "ping": frozenset({"-c", "-W", "-w", "-M", "-s", "-I", "-i", "-Q"}),
 }
 _PROGRAMS: Mapping[str, str] = {"mlxconfig": "mstconfig", "show_gids.py": "show_gids"}
 _IP_OBJECTS: Mapping[str, Words] = {

@@ -220,7 +220,12 @@ class _Court:
         spoken: set[str] = set()
         for verdict, reads in self._ask_all(rule):
             spoken.add(verdict.node.name)
-            subject = Subject(item=None, label=verdict.subject, touches=verdict.touches)
+            subject = Subject(
+                item=None,
+                label=verdict.subject,
+                key=verdict.key,
+                touches=verdict.touches,
+            )
             source = verdict.source or reads
             self._add(rule, verdict.node, subject, verdict.outcome, source)
         for node in self.reachable:

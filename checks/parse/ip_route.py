@@ -15,7 +15,7 @@ from typing import Any
 
 from checks.facts import Facts, Result, Unread, derived
 from checks.parse.garbled import Garbled
-from checks.parse.rt_tables import canonical_table
+from checks.parse.rt_tables import canonical_table, type_of_service
 
 Network = IPv4Network | IPv6Network
 NO_TABLE = "FIB table does not exist"
@@ -68,13 +68,15 @@ def parse_routes(
 
 
 @derived
-def routes(facts: Facts, version: int = 4) -> dict[str, tuple[Route, ...]]:
+def routes(
+    facts: Facts, version: int = 4, where: str = ""
+) -> dict[str, tuple[Route, ...]]:
     """Routes by table, of every dump there is. An absent table has no key.
 
     A table that was asked for and does not exist, or is empty, has an empty tuple.
     """
     found: dict[str, dict[Route, None]] = {}
-    dumps = [r for r in facts.find("ip", "route") if _is_dump(r, version)]
+    dumps = _dumps(facts, version, where)
     if not dumps:
         raise Unread("missing", "ip -j route show table all", "not collected")
     refused: list[Unread] = []
@@ -89,17 +91,50 @@ def routes(facts: Facts, version: int = 4) -> dict[str, tuple[Route, ...]]:
 
 
 @derived
-def tables_unread(facts: Facts, version: int = 4) -> frozenset[str]:
+def tables_unread(facts: Facts, version: int = 4, where: str = "") -> frozenset[str]:
     """Tables whose own dump was asked for and could not be read."""
-    unread = set()
-    for result in facts.find("ip", "route"):
-        if not _is_dump(result, version):
-            continue
-        try:
-            _rows(result)
-        except Unread:
-            unread.add(_table_of(facts, result))
-    return frozenset(unread)
+    return frozenset(
+        table for table, count in _sizes(facts, version, where) if count is None
+    )
+
+
+@derived
+def tables_empty(
+    facts: Facts, version: int = 4, where: str = ""
+) -> dict[str, tuple[str, bool]]:
+    """Tables whose own dump has no route: its command, and whether they exist."""
+    return {
+        _table_of(facts, result): (result.line, NO_TABLE not in result.stderr)
+        for result in _dumps(facts, version, where)
+        if "table" in result.reading.words and _count(result) == 0
+    }
+
+
+@derived
+def all_tables_read(facts: Facts, version: int = 4, where: str = "") -> bool:
+    """Whether there is a whole dump of all tables, so that others do not exist."""
+    sizes = _sizes(facts, version, where)
+    return any(table == "all" and count is not None for table, count in sizes)
+
+
+def _dumps(facts: Facts, version: int, where: str) -> list[Result]:
+    return [r for r in facts.find("ip", "route", where=where) if _is_dump(r, version)]
+
+
+def _sizes(facts: Facts, version: int, where: str) -> list[tuple[str, int | None]]:
+    return [
+        (_table_of(facts, result), _count(result))
+        for result in _dumps(facts, version, where)
+    ]
+
+
+def _count(result: Result) -> int | None:
+    """How many routes a dump has; None where it cannot be read."""
+    try:
+        rows = _rows(result)
+    except Unread:
+        return None
+    return len(rows) if isinstance(rows, list) else None
 
 
 def _take(
@@ -163,7 +198,7 @@ def _route(
         scope=str(row.get("scope", "global")),
         protocol=str(row.get("protocol", "")),
         metric=int(row.get("metric", 0)),
-        tos=int(str(row.get("tos", 0)), 0),
+        tos=type_of_service(str(row.get("tos", 0)), what),
         mtu=int(metrics["mtu"]) if "mtu" in metrics else None,
         flags=frozenset(row.get("flags") or ()),
     )

@@ -1,7 +1,8 @@
 """`ip -j rule`: policy routing rules.
 
-No restriction is `"src":"all"`; `srclen` only when shorter than a host's; `not` and
-`l3mdev` are keys with the value null; marks are hexadecimal text; tables are text.
+No restriction is `"src":"all"`; `srclen` only when shorter than a host's; `not`, `nop`,
+`l3mdev` and `unresolved` are keys with the value null; marks are hexadecimal text;
+tables are text; a rule that refuses has `action` (`to_tbl` in old versions), no table.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from checks.facts import Facts, Unread, derived
 from checks.parse.garbled import Garbled
-from checks.parse.rt_tables import canonical_table
+from checks.parse.rt_tables import canonical_table, type_of_service
 
 if TYPE_CHECKING:
     from checks.parse.ip_route import Network
@@ -57,9 +58,13 @@ def parse_rules(
 
 
 @derived
-def rules(facts: Facts, version: int = 4) -> tuple[PolicyRule, ...]:
+def rules(facts: Facts, version: int = 4, where: str = "") -> tuple[PolicyRule, ...]:
     """The rules of one family; without a family `ip rule` shows IPv4."""
-    every = [r for r in facts.find("ip", "rule") if (r.reading.family or 4) == version]
+    every = [
+        r
+        for r in facts.find("ip", "rule", where=where)
+        if (r.reading.family or 4) == version
+    ]
     if not every:
         raise Unread("missing", SOURCE.replace("4", str(version)), "not collected")
     names = canonical_table(facts)
@@ -79,14 +84,14 @@ def _rule(row: Any, version: int, names: Mapping[str, str]) -> PolicyRule:
         oif=str(row.get("oif", "")),
         mark=int(str(row.get("fwmark", "0")), 0),
         mask=int(str(row.get("fwmask", "0xffffffff")), 0) if "fwmark" in row else 0,
-        tos=int(str(row.get("tos", "0")), 0),
+        tos=type_of_service(str(row.get("tos", row.get("dsfield", "0"))), SOURCE),
         ipproto=str(row.get("ipproto", "")),
         ports=_ports(row),
         uids=f"{row.get('uid_start', '')}-{row.get('uid_end', '')}".strip("-"),
         l3mdev="l3mdev" in row,
         detached="iif_detached" in row or "oif_detached" in row,
         table=names.get(table, table),
-        action=str(row.get("action", "")),
+        action="nop" if "nop" in row else str(row.get("action", row.get("to_tbl", ""))),
         goto=int(row["goto"]) if str(row.get("goto", "")).isdigit() else None,
         suppress_prefixlen=_number(row, "suppress_prefixlen", "suppress_prefixlength"),
         suppress_ifgroup=str(row.get("suppress_ifgroup", "")),

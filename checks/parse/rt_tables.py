@@ -7,6 +7,7 @@ it is its number, except for the reserved ones, which are their names.
 from __future__ import annotations
 
 from checks.facts import Facts, Unread, derived
+from checks.parse.garbled import Garbled
 
 RESERVED = {"255": "local", "254": "main", "253": "default"}
 _PLACES = (
@@ -39,3 +40,25 @@ def canonical_table(facts: Facts) -> dict[str, str]:
         for name, number in parse_rt_tables(text).items():
             names.setdefault(name, RESERVED.get(number, number))
     return names
+
+
+_DSFIELD = {
+    "default": 0x00,
+    "lowdelay": 0x10,
+    "throughput": 0x08,
+    "reliability": 0x04,
+    "mincost": 0x02,
+    "EF": 0xB8,
+    **{f"CS{n}": n << 5 for n in range(1, 8)},
+    **{f"AF{c}{d}": (c << 5) | (d << 3) for c in range(1, 5) for d in range(1, 4)},
+}
+
+
+def type_of_service(text: str, what: str) -> int:
+    """A TOS byte, as a number or by its name in /etc/iproute2/rt_dsfield."""
+    if text in _DSFIELD:
+        return _DSFIELD[text]
+    try:
+        return int(text, 0)
+    except ValueError:
+        raise Garbled(what, f"no type of service: {text[:40]!r}") from None

@@ -48,11 +48,12 @@ class Subject(Generic[T]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """What a fleet-wide rule says of one subject of one node."""
+    """What a fleet-wide rule says of one subject of one node; `key` as in `Subject`."""
 
     node: Node
     outcome: Outcome
     subject: str = ""
+    key: str = ""
     touches: frozenset[str] = frozenset()
     source: tuple[str, ...] = ()
 

@@ -1,10 +1,11 @@
-"""Whether a node was read at all."""
+"""Whether a node was read at all, and how long that took."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from checks.finding import Outcome, ok, unknown
+from checks.facts import Unread
+from checks.finding import Outcome, bad, ok, unknown
 from checks.rules.declare import check
 
 if TYPE_CHECKING:
@@ -27,3 +28,29 @@ def reachable(node: Node, _: None) -> Outcome:
     if error:
         return unknown(error)
     return ok("facts were collected")
+
+
+BUDGET_S = 20
+
+
+@check(
+    "meta-collector-time",
+    group="meta",
+    severity="W",
+    why="tools that hang are the first sign of a sick driver or a sick node",
+    fix=("see which commands timed out in the facts, and run them by hand",),
+    source=("Primus node_smoke: a hung tool is itself a finding",),
+    needs=("collector.duration_ms",),
+)
+def collector_time(node: Node, _: None) -> Outcome:
+    told = node.facts.collector
+    expected = f"a whole collection within {BUDGET_S} s"
+    if told.get("fault"):
+        return bad(f"the collector broke: {told['fault']}", expected)
+    if told.get("late") is True:
+        return bad("a read hung in the kernel", expected)
+    took_ms = told.get("duration_ms")
+    if not isinstance(took_ms, int | float):
+        raise Unread("missing", "collector.duration_ms", "not told")
+    seen = f"{took_ms / 1000:.1f} s"
+    return ok(seen, expected) if took_ms <= BUDGET_S * 1000 else bad(seen, expected)

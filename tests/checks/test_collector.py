@@ -9,6 +9,7 @@ import os
 import stat
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -278,3 +279,51 @@ def test_this_machine_is_read_within_the_budget():
     assert time.monotonic() - began < collector.BUDGET_S
     assert document["cmds"]["uname -r"]["rc"] == 0
     assert document["node"]["hostname"]
+
+
+def test_a_read_that_hangs_in_the_kernel_costs_only_what_comes_after(
+    tmp_path, monkeypatch
+):
+    put(tmp_path, "/proc/cmdline", "quiet\n")
+    monkeypatch.setattr(collector, "GRACE_S", 0.1)
+    let_go = threading.Event()
+    monkeypatch.setattr(collector, "read_netdevs", lambda _: let_go.wait(10))
+
+    document = run(tmp_path, "--budget", "0.2")
+    let_go.set()
+
+    assert document["collector"]["late"] is True
+    assert document["files"]["/proc/cmdline"]["text"] == "quiet\n"
+
+
+def test_a_fault_of_its_own_is_told_with_what_was_gathered(tmp_path, monkeypatch):
+    put(tmp_path, "/proc/cmdline", "quiet\n")
+
+    def broken(_):
+        raise ValueError("surprise")
+
+    monkeypatch.setattr(collector, "read_netdevs", broken)
+    document = run(tmp_path)
+
+    assert document["collector"]["fault"] == "ValueError: surprise"
+    assert document["files"]["/proc/cmdline"]["text"] == "quiet\n"
+
+
+OLD_PYTHONS = sorted(Path.home().glob(".pyenv/versions/3.[678].*/bin/python3"))
+
+
+@pytest.mark.skipif(not OLD_PYTHONS, reason="needs Python 3.6 to 3.8 beside this one")
+@pytest.mark.parametrize("python", OLD_PYTHONS, ids=lambda path: path.parts[-3])
+def test_an_old_python_runs_it(python, tmp_path):
+    device(tmp_path)
+
+    done = subprocess.run(
+        [python, "-", "--sysroot", str(tmp_path), "--budget", "3"],
+        input=SOURCE.read_bytes(),
+        capture_output=True,
+        timeout=30,
+        check=True,
+    )
+
+    assert decode(done.stdout)["collector"]["selected"] == ["mlx5_0"]
+    assert done.stderr == b""

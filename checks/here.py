@@ -1,0 +1,53 @@
+"""Collects the facts of this node, in a process of its own like on any other node."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from checks.facts import SCHEMA
+from checks.fleet import COLLECTOR
+from checks.framing import NoDocument, decode
+
+if TYPE_CHECKING:
+    from checks.fleet import CollectOptions
+
+SYSTEM_PYTHON = Path("/usr/bin/python3")
+"""The distribution's, where its pyverbs can be imported."""
+TIMEOUT_S = 30.0
+
+
+def collect_here(
+    options: CollectOptions, sysroot: str = "", *, timeout_s: float = TIMEOUT_S
+) -> dict[str, Any]:
+    """The document of this node; of a collector that failed it says how."""
+    python = str(SYSTEM_PYTHON) if SYSTEM_PYTHON.exists() else sys.executable
+    words = [*options.arguments(), *(["--sysroot", sysroot] if sysroot else [])]
+    try:
+        done = subprocess.run(
+            [python, str(COLLECTOR), *words],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=timeout_s,
+            check=False,
+        )
+        return decode(done.stdout)
+    except subprocess.TimeoutExpired:
+        return _lost("timeout", f"the collector did not end within {timeout_s:.0f} s")
+    except NoDocument as error:
+        last = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
+        return _lost(error.kind, last[0] if last else error.reason)
+    except OSError as error:
+        return _lost("failed", f"{python} cannot be run: {error.strerror}")
+
+
+def _lost(kind: str, reason: str) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "collector": {"error": {"kind": kind, "reason": reason}},
+        "node": {"hostname": "localhost"},
+        "cmds": {},
+        "files": {},
+    }
