@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 WATCH_STEP_S = 0.02
 WATCH_KEPT = 20_000
 QUIET_STEP_S = 0.03
+QUIET_READINGS = 4
 QUIET_WAIT_S = 0.3
 _KEEP_TRIES = 3
 _KEEP_SHARE = 1.0
@@ -322,16 +324,17 @@ def while_open(
 def _when_quiet(flowed_so_far: Callable[[], int]) -> int:
     """The count once it stands still: what was sent before may reach a link late.
 
-    What never stands still is no leftover, and is counted.
+    A put that failed gives its places back without being waited for, and TCP
+    acknowledges up to 40 ms later. What never stands still is no leftover, and counts.
     """
-    latest = [-1, flowed_so_far()]
+    latest = deque([flowed_so_far()], QUIET_READINGS)
 
     def still() -> bool:
-        latest[:] = latest[1], flowed_so_far()
-        return latest[0] == latest[1]
+        latest.append(flowed_so_far())
+        return len(latest) == QUIET_READINGS and len(set(latest)) == 1
 
     wait_until(still, timeout_s=QUIET_WAIT_S, poll_s=QUIET_STEP_S)
-    return latest[1]
+    return latest[-1]
 
 
 def flowed_through(

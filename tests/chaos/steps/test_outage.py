@@ -128,7 +128,7 @@ def test_a_stretch_in_which_the_breaker_moved_says_nothing():
 
 def test_a_stretch_counts_operations_and_flow_of_one_open():
     cluster = FakeCluster(state(sent=3))
-    counted = iter([10, 10, 17])
+    counted = iter([9, 10, 10, 10, 10, 17])
     request = prompts(cluster, "p", 2, 512, per_s=1, sessions=1)
 
     stretch = while_open(cluster, "engine-0", request, lambda: next(counted))
