@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import itertools
 import secrets
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from chaos.errors import AgentError, FaultNotInjected, HarnessError, UsageError
 from chaos.faults.base import Evidence
@@ -22,16 +23,20 @@ from chaos.hosts.facts import gather, has_agent, tell
 from chaos.safety.management import check
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from chaos.faults.steps import Step
     from chaos.hosts.host import Host
     from chaos.safety.management import HostFacts
     from chaos.systems.base import Cluster
 
+S = TypeVar("S")
+T = TypeVar("T")
+
 #: How long a change of the network lives before it is confirmed.
 CONFIRM_S = 10.0
 DEFAULT_TTL_S = 30.0
+_AT_ONCE = 16
 _numbers = itertools.count(1)
 
 
@@ -109,10 +114,9 @@ class HostFault:
         return lines
 
     def inject(self) -> None:
-        for part in self._parts():
-            self.prepare(part)
-            self._armed.append(part)
-            part.results = self._arm(part)
+        """Arms all hosts at once, each whatever happens on another, then confirms."""
+        self._armed = list(self._parts())
+        everywhere(self._arm, self._armed)
         for part in self._armed:
             if part.touches_network:
                 part.host.agent.confirm(self.fault_id)
@@ -153,14 +157,15 @@ class HostFault:
 
     # -- inner life ----------------------------------------------------------------
 
-    def _arm(self, part: Part) -> list[dict[str, Any]]:
+    def _arm(self, part: Part) -> None:
         """Hands the steps to the agent.
 
         Raises:
             FaultNotInjected: The agent could not do them, and has undone the others.
         """
+        self.prepare(part)
         try:
-            return part.host.agent.arm(
+            part.results = part.host.agent.arm(
                 fault_id=self.fault_id,
                 kind=self.kind,
                 target=self.target,
@@ -175,7 +180,7 @@ class HostFault:
     def _parts(self) -> list[Part]:
         """The planned parts, judged by the guard; asked for once."""
         if not self._planned:
-            self._planned = [self._part(host) for host in self.hosts()]
+            self._planned = everywhere(self._part, self.hosts())
         return self._planned
 
     def _part(self, host: Host) -> Part:
@@ -203,6 +208,19 @@ class HostFault:
             if not holds(step.verify, told.rc, told.stdout):
                 found.append(f"{part.host.name}: not undone: {words(step.do)[:200]}")
         return found
+
+
+def everywhere(act: Callable[[S], T], things: Sequence[S]) -> list[T]:
+    """Acts on all of them at once, and on each whatever happens to another.
+
+    Raises:
+        Exception: The first one, when all have ended.
+    """
+    if len(things) < 2:
+        return [act(thing) for thing in things]
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="fault") as pool:
+        done = [pool.submit(act, thing) for thing in things]
+    return [one.result() for one in done]
 
 
 def _told(part: Part) -> list[str]:

@@ -17,6 +17,7 @@ from chaos.faults.nft import device_name
 from chaos.faults.programs import FLAP, python
 from chaos.faults.steps import Action, Step, command, end, gone, run, start
 from chaos.hosts.facts import has_agent, tell
+from chaos.safety.identity import wait_until
 
 if TYPE_CHECKING:
     from chaos.hosts.host import Host
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 _FLAPPER = "flap"
 _LEAST_S, _MOST_S = 0.05, 60.0
+_FIRST_S = 2.0
 _FAMILIES = ("-4", "-6")
 
 
@@ -86,6 +88,11 @@ class HostFlap(HostNicDown):
             Step(do=link_up, undo=link_up, verify=is_up(self.device)),
             Step(do=flapping, undo=end(_FLAPPER), verify=gone(_FLAPPER)),
         ]
+
+    def inject(self) -> None:
+        """Returns when the link has gone down for the first time, or after a while."""
+        super().inject()
+        wait_until(lambda: self.probe().effect > 0, timeout_s=_FIRST_S, poll_s=0.05)
 
     def prepare(self, part: Part) -> None:
         part.before["changes"] = _changes(link_of(part.host, self.device))

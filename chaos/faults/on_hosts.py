@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from chaos.faults.cgroup import HostMemoryLimit, HostSlowDisk
-from chaos.faults.clock_step import ClockStep
+from chaos.faults.clock import ClockStep
 from chaos.faults.cut import (
     HostBlackhole,
     HostLoss,
@@ -13,10 +13,10 @@ from chaos.faults.cut import (
     HostReset,
     HostTap,
 )
-from chaos.faults.disk_full import HostDiskFull
+from chaos.faults.disk import HostDiskFull
 from chaos.faults.host_process import HostKill, HostPause, HostRestart
 from chaos.faults.link_down import HostFlap, HostNicDown
-from chaos.faults.port_taken import HostPortTaken
+from chaos.faults.port import HostPortTaken
 from chaos.faults.qdisc import HostCorrupt, HostLatency, HostReorder
 from chaos.faults.rate import HostBandwidth
 from chaos.faults.stress import HostCpu, HostMemory

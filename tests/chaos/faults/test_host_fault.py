@@ -114,19 +114,15 @@ def done(log):
 def test_all_hosts_are_armed_before_the_first_is_confirmed(cluster, log) -> None:
     Down(cluster, "x").inject()
 
-    assert done(log) == [
-        ("a", "arm"),
-        ("b", "arm"),
-        ("a", "confirm"),
-        ("b", "confirm"),
-    ]
+    assert sorted(done(log)[:2]) == [("a", "arm"), ("b", "arm")]
+    assert done(log)[2:] == [("a", "confirm"), ("b", "confirm")]
     assert log[0][2]["confirm_s"] == CONFIRM_S
 
 
 def test_what_leaves_the_network_alone_needs_no_confirmation(cluster, log) -> None:
     Killed(cluster, "x").inject()
 
-    assert done(log) == [("a", "arm"), ("b", "arm")]
+    assert sorted(done(log)) == [("a", "arm"), ("b", "arm")]
     assert log[0][2]["confirm_s"] == 0.0
 
 

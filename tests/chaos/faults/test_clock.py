@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chaos.errors import UsageError
-from chaos.faults.clock_step import FAILPOINT, ClockStep
+from chaos.faults.clock import FAILPOINT, ClockStep
 from refimpl.failpoints import Failpoints
 
 
