@@ -59,8 +59,10 @@ def test_what_cannot_be_undone_is_exit_code_5(tmp_path, capsys) -> None:
     dead_run(tmp_path, str(tmp_path))
 
     assert main(["recover", "--json"]) == 5
-    (action,) = json.loads(capsys.readouterr().out)
+    told = json.loads(capsys.readouterr().out)
+    (action,) = told["actions"]
     assert action["done"] is False
+    assert told["hosts"] == []
 
 
 def test_a_plan_of_a_fault_is_its_exact_steps(capsys) -> None:
