@@ -133,6 +133,15 @@ class Facts:
         """A field of `node` as text; "" where it is missing."""
         return _text(self.node.get(key))
 
+    @property
+    def tells_something(self) -> bool:
+        """Whether anything at all could be read: no judgement rests on nothing."""
+        commands = _mapping(self.document.get("cmds")).values()
+        if any(_ran(each) for entry in commands for each in _entries(entry)):
+            return True
+        files = self._files.values()
+        return any(_was_seen(each) for entry in files for each in _entries(entry))
+
     # Commands
 
     def find(self, program: str, *words: str, where: str = "") -> tuple[Result, ...]:
@@ -363,6 +372,21 @@ def documents(loaded: Any, origin: str) -> list[Mapping[str, Any]]:
                 "collect it again with `preflight collect`",
             )
     return every
+
+
+def _ran(entry: Mapping[str, Any]) -> bool:
+    """A command ran to an end and said something, and not only that it may not."""
+    if entry.get("timeout") is True or entry.get("rc") in {None, -1, NO_SUCH_TOOL}:
+        return False
+    complaint = _text(entry.get("stderr")).lower()
+    denied = "permission denied" in complaint or "not permitted" in complaint
+    return bool(_text(entry.get("stdout")).strip() or (complaint and not denied))
+
+
+def _was_seen(entry: Mapping[str, Any]) -> bool:
+    """A path was looked at; that it is absent is a fact, that it is denied is none."""
+    seen = {"text", "link", "entries", "mode"} & entry.keys()
+    return bool(seen) or entry.get("errno") in {"ENOENT", "ENOTDIR", "ENODEV", "EINVAL"}
 
 
 def _results(each: Reading, entry: Any) -> tuple[Result, ...]:

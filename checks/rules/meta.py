@@ -27,6 +27,8 @@ def reachable(node: Node, _: None) -> Outcome:
         return unknown(f"{error.get('kind', 'error')}: {error.get('reason', '')}")
     if error:
         return unknown(error)
+    if not node.facts.tells_something:
+        return unknown("nothing could be read on this node")
     return ok("facts were collected")
 
 
@@ -50,6 +52,8 @@ def collector_time(node: Node, _: None) -> Outcome:
     if told.get("late") is True:
         return bad("a read hung in the kernel", expected)
     took_ms = told.get("duration_ms")
+    if not node.facts.tells_something:
+        raise Unread("missing", "facts", "nothing could be read on this node")
     if not isinstance(took_ms, int | float):
         raise Unread("missing", "collector.duration_ms", "not told")
     seen = f"{took_ms / 1000:.1f} s"

@@ -353,6 +353,30 @@ def test_two_documents_of_one_hostname_are_both_judged(bench):
     assert [f.node for f in report.findings] == ["n", "n#2"]
 
 
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"rc": 127, "stdout": "", "stderr": "not found"},
+        {"errno": "ENOENT"},
+        {"rc": 0, "stdout": "x", "timeout": True},
+        {"rc": 1, "stdout": "", "stderr": "rdma: Operation not permitted"},
+        {"rc": 0, "stdout": ""},
+    ],
+)
+def test_where_nothing_could_be_read_nothing_passes_and_the_exit_is_3(bench, entry):
+    lines = ("rdma -j -d link", "ip -j -d addr", "dmesg -J")
+    document = bench.doc(
+        cmds=dict.fromkeys(lines, entry),
+        files={"/sys/class/infiniband": {"errno": "EACCES"}},
+        collector={"duration_ms": 10},
+    )
+
+    report = judge([document])
+
+    assert {f.status.value for f in report.findings} <= {"UNKNOWN", "SKIP"}
+    assert report.exit_code() == 3
+
+
 @pytest.mark.parametrize("junk", [None, 7, "text", [], {"ip -j rule": 3, "/f": None}])
 def test_junk_in_a_document_is_unknown_and_never_a_traceback(junk):
     document = {
