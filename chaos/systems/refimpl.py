@@ -43,6 +43,8 @@ from refimpl.master.heartbeat import MAGIC, REQUEST
 from refimpl.master.settings import MasterSettings
 from refimpl.proto import pool_pb2, pool_pb2_grpc
 from refimpl.role import GRPC_OPTIONS
+from refimpl.security.options import ClientSecurity
+from refimpl.security.tls import open_channel
 from refimpl.settings import options_of
 from refimpl.store.settings import StoreSettings
 from refimpl.transfer.frames import FrameOp, encode_request
@@ -543,7 +545,8 @@ class RefimplCluster:
         if channel is None:
             options = [*GRPC_OPTIONS, *_RECONNECT]
             address = self._layout.operator(role)
-            channel = grpc.insecure_channel(address, options=options)
+            tls = ClientSecurity.from_env().tls if role == MASTER else None
+            channel = open_channel(address, options, tls)
             self._channels[role] = channel
         return channel
 
@@ -702,17 +705,21 @@ class RefimplProbe:
     def _stub(self) -> Any:
         if self._channel is None:
             options = [*GRPC_OPTIONS, *_RECONNECT]
-            self._channel = grpc.insecure_channel(self._master, options=options)
+            tls = ClientSecurity.from_env().tls
+            self._channel = open_channel(self._master, options, tls)
         return pool_pb2_grpc.MasterStub(self._channel)  # type: ignore[no-untyped-call]
 
     def _client(self, host: str = "") -> PoolClient:
         host = host or self._host
         if host not in self._clients:
+            security = ClientSecurity.from_env()
             self._clients[host] = PoolClient(
                 self._master,
                 host_id=host,
                 settings=self._settings,
                 failpoints=self._failpoints,
+                tls=security.tls,
+                data_secret=security.data_secret,
             )
         return self._clients[host]
 
@@ -721,7 +728,10 @@ class _OwnClient:
     """A client for the harness's own questions, straight to the master."""
 
     def __init__(self, master: str) -> None:
-        self._client = PoolClient(master)
+        security = ClientSecurity.from_env()
+        self._client = PoolClient(
+            master, tls=security.tls, data_secret=security.data_secret
+        )
 
     def __enter__(self) -> PoolClient:
         return self._client

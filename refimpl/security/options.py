@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from refimpl.security.secret import read_secret
@@ -43,6 +44,41 @@ def data_secret_file() -> Any:
         "file with the secret that readers, writers and stores prove to each other "
         "(or environment REFIMPL_DATA_SECRET)",
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSecurity:
+    """What a client of the pool shows and proves."""
+
+    tls: Tls | None
+    data_secret: Secret | None
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None) -> ClientSecurity:
+        """What the environment names, by the variables of the roles.
+
+        Raises:
+            UsageError: a file or a secret is no good.
+        """
+        found = os.environ if environ is None else environ
+        names = ("TLS_CERT", "TLS_KEY", "TLS_CA", "TLS_SERVER_NAME")
+        cert, key, ca, server_name = (found.get(f"REFIMPL_{n}", "") for n in names)
+        files = _Files(
+            tls_cert=cert, tls_key=key, tls_ca=ca, tls_server_name=server_name
+        )
+        file = found.get("REFIMPL_DATA_SECRET_FILE", "")
+        return cls(
+            tls=tls_of(files, "client"),
+            data_secret=data_secret_of(file, environ=found),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Files:
+    tls_cert: str
+    tls_key: str
+    tls_ca: str
+    tls_server_name: str
 
 
 class _HasTls(Protocol):
