@@ -208,18 +208,24 @@ def explain(
 def list_checks(
     as_json: Json = False,
     form: Annotated[
-        str, typer.Option("--format", help="terminal or json.")
+        str, typer.Option("--format", help="terminal, json or markdown.")
     ] = "terminal",
     group: Annotated[str, typer.Option(help="Only this group.")] = "",
 ) -> None:
     """Lists every check of the catalogue, with those that are still missing."""
-    if form not in {"terminal", "json"}:
-        raise UsageError(f"--format {form} is unknown", "terminal or json")
+    if form not in {"terminal", "json", "markdown"}:
+        told = f"--format {form} is unknown"
+        raise UsageError(told, "terminal, json or markdown")
     rows = [row for row in _rows() if group in {"", row["group"]}]
     if not rows:
         raise UsageError(f"no group is called {group!r}")
     if as_json or form == "json":
         _print(json.dumps(rows, indent=1))
+        return
+    if form == "markdown":
+        from checks.render.manual import manual
+
+        sys.stdout.write(manual(rows))
         return
     for row in rows:
         state = "" if row["state"] == "implemented" else f"[{row['state']}] "

@@ -132,7 +132,10 @@ def port_state(node: Node, port: Port | str) -> Outcome:
     over=each_port_by_board,
 )
 def firmware(node: Node, port: Port) -> Outcome | str:
-    version, psid = port.firmware(), port.psid()
+    version = port.firmware()
+    if not node.profile.nic.firmware:
+        return version
+    psid = port.psid()
     allowed = node.profile.nic.firmware.get(psid)
     if allowed is None:
         return version

@@ -202,6 +202,15 @@ def test_list_checks_shows_what_is_missing(capsys):
     assert sum(row["batch"] == 2 for row in rows) == 38
 
 
+def test_the_manual_tells_of_every_check(capsys):
+    assert main(["list-checks", "--format", "markdown"]) == 0
+
+    page = capsys.readouterr().out
+    assert "### nic-count" in page
+    assert "R36 infra-controller#3624" in page
+    assert page.startswith("# The checks of preflight")
+
+
 def test_explain_tells_why_and_how_to_fix(capsys):
     assert main(["explain", "nic-count"]) == 0
 

@@ -148,6 +148,21 @@ def test_boards_of_another_kind_are_another_cohort_and_not_outliers(bench):
     assert seen.status("nic-fw-consistent", node="node-d") == "SKIP"
 
 
+def test_firmware_is_compared_also_where_no_node_tells_its_board(bench):
+    def files(fw):
+        return {
+            path: text
+            for path, text in sysfs("mlx5_0", fw=fw).items()
+            if not path.endswith("board_id")
+        }
+
+    nodes = [bench.doc(f"node-{n}", files=files("28.43.2566")) for n in "abc"]
+
+    seen = bench.judge(*nodes, bench.doc("node-d", files=files("28.39.1002")))
+
+    assert seen.status("nic-fw-consistent", node="node-d") == "FAIL"
+
+
 def test_the_profile_wins_over_the_peers(bench):
     nodes = [bench.doc(f"node-{n}", files=sysfs("mlx5_0")) for n in "abc"]
     profile = {"nic": {"firmware": {PSID: ["28.39.1002"]}}}
