@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -79,6 +80,18 @@ print(json.dumps({"end": end, "got": got, "took_s": time.monotonic() - began}))
 """
 
 
+_CHATTER = """\
+import socket, sys
+with socket.create_connection((sys.argv[1], int(sys.argv[2])), 5) as peer:
+    for _ in range(int(sys.argv[3])):
+        peer.sendall(b"1000\\n")
+        left = 1000
+        while left:
+            left -= len(peer.recv(left))
+print("done")
+"""
+
+
 @dataclass
 class Pair:
     """A cluster of one store, as far as faults need one."""
@@ -104,8 +117,7 @@ class Pair:
 
     def start_role(self, role: str) -> Process:
         agent = self.of(role).agent
-        address = self.of(role).addresses["rail0"]
-        argv = [sys.executable, "-I", "-S", "-c", _SERVER, address, str(PORT)]
+        argv = [sys.executable, "-I", "-S", "-c", _SERVER, "0.0.0.0", str(PORT)]
         agent.spawn(role, argv)
         try:
             agent.wait_line(role, "ready", timeout_s=5)
@@ -128,9 +140,29 @@ class Pair:
         done = self.of("engine-0").agent.run(argv, timeout_s=timeout_s + 5)
         return SimpleNamespace(**json.loads(done.stdout))
 
+    def chatter(self, count: int, plane: str):
+        """Small answers one after the other, from host b; a future of its last word."""
+        address = self.of("store-0").addresses[plane]
+        words = [address, str(PORT), str(count)]
+        argv = [sys.executable, "-I", "-S", "-c", _CHATTER, *words]
+        agent = self.of("engine-0").agent
+        pool = ThreadPoolExecutor(1)
+        said = pool.submit(lambda: agent.run(argv, timeout_s=60).stdout.strip())
+        pool.shutdown(wait=False)
+        return said
+
+    def sent_again(self) -> int:
+        """TCP segments that had to be sent again, by either host, since it was made."""
+        total = 0
+        for pid in self.holders.values():
+            rows = _output([*_enter(pid), "cat", "/proc/net/snmp"]).splitlines()
+            names, values = (row.split() for row in rows if row.startswith("Tcp:"))
+            total += int(values[names.index("RetransSegs")])
+        return total
+
     def state(self, name: str) -> dict[str, str]:
         """Everything a fault may leave on a host, as text, without its agent."""
-        enter = ["nsenter", f"--net=/proc/{self.holders[name]}/ns/net", "--"]
+        enter = _enter(self.holders[name])
         commands = {
             "nft": ["nft", "list", "ruleset"],
             "tc": ["tc", "qdisc", "show"],
@@ -209,6 +241,10 @@ def _output(argv) -> str:
     return done.stdout
 
 
+def _enter(pid: int) -> list[str]:
+    return ["nsenter", f"--net=/proc/{pid}/ns/net", "--"]
+
+
 def _sorted(text: str) -> str:
     """Lines in an order of ours: routes that came back stand elsewhere."""
     return "\n".join(sorted(text.splitlines()))
@@ -244,7 +280,7 @@ def _hold(stack: ExitStack) -> int:
 
 def _wire(pids) -> None:
     """A link a plane, an address at each end, a route that the kernel did not make."""
-    a, b = (["nsenter", f"--net=/proc/{pid}/ns/net", "--", "ip"] for pid in pids)
+    a, b = ([*_enter(pid), "ip"] for pid in pids)
     for number, device in enumerate(PLANES.values()):
         ends = ["type", "veth", "peer", "name", device, "netns", str(pids[1])]
         _output([*a, "link", "add", device, *ends])

@@ -41,7 +41,7 @@ def test_nic_down_silences_a_rail_and_gives_back_addresses_and_routes(pair) -> N
     fault.inject()
 
     assert pair.read().end != "ok"
-    assert pair.read(plane="rail1").end == "ConnectionRefusedError"
+    assert pair.read(plane="rail1").end == "ok"
     assert "10.99.0.0" not in pair.state("a")["routes"]
     assert fault.probe().effect == 1
     undo(pair, fault, before)
@@ -60,7 +60,7 @@ def test_a_flapping_rail_changes_its_carrier_again_and_again(pair) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "end"),
-    [("blackhole", "silent"), ("reset", "ConnectionResetError"), ("tap", "ok")],
+    [("blackhole", "silent"), ("reset", "ConnectionRefusedError"), ("tap", "ok")],
 )
 def test_a_cut_of_links_ends_reads_its_own_way(pair, kind, end) -> None:
     before = pair.states()
@@ -68,8 +68,7 @@ def test_a_cut_of_links_ends_reads_its_own_way(pair, kind, end) -> None:
     fault.inject()
 
     assert fault.probe().effect == 0
-    found = pair.read().end
-    assert found in (end, "ConnectionRefusedError" if kind == "reset" else end)
+    assert pair.read().end == end
     assert fault.probe().effect > 0
     undo(pair, fault, before)
     assert fault.probe().effect == 0
@@ -86,6 +85,7 @@ def test_a_partition_is_silent(pair, given) -> None:
     undo(pair, fault, before)
 
 
+@pytest.mark.slow
 def test_a_partition_from_the_other_end_is_silent_as_well(pair) -> None:
     before = pair.states()
     fault = on_hosts.partition(pair, "engine-0", from_="store-0")
@@ -97,6 +97,7 @@ def test_a_partition_from_the_other_end_is_silent_as_well(pair) -> None:
     undo(pair, fault, before)
 
 
+@pytest.mark.slow
 def test_a_live_connection_is_silent_under_a_blackhole_and_goes_on_afterwards(
     pair,
 ) -> None:
@@ -107,6 +108,7 @@ def test_a_live_connection_is_silent_under_a_blackhole_and_goes_on_afterwards(
     assert pair.read(100_000).end == "ok"
 
 
+@pytest.mark.slow
 def test_loss_loses_at_both_ends_and_traffic_gets_through_all_the_same(pair) -> None:
     before = pair.states()
     fault = on_hosts.loss(pair, links(pair), 20)
@@ -134,6 +136,7 @@ def test_bandwidth_holds_reads_to_the_rate(pair) -> None:
     undo(pair, fault, before)
 
 
+@pytest.mark.slow
 def test_bandwidth_without_tbf_drops_what_is_over_the_rate(pair, monkeypatch) -> None:
     before = pair.states()
     monkeypatch.setattr("chaos.faults.rate.why_not", lambda host, kind: "no tbf")
@@ -165,6 +168,7 @@ def test_netem_faults_work_or_say_why_not(pair, kind, given) -> None:
     undo(pair, fault, before)
 
 
+@pytest.mark.slow
 def test_two_faults_on_one_device_are_undone_in_any_order(pair) -> None:
     """A partition does its work while a rate is in place (chaosd#213)."""
     before = pair.states()
@@ -181,6 +185,7 @@ def test_two_faults_on_one_device_are_undone_in_any_order(pair) -> None:
     undo(pair, cut, before)
 
 
+@pytest.mark.slow
 def test_a_second_shaper_on_a_device_is_refused_and_the_first_one_stays(pair) -> None:
     first = on_hosts.bandwidth(pair, links(pair), 1000)
     first.inject()
@@ -193,20 +198,26 @@ def test_a_second_shaper_on_a_device_is_refused_and_the_first_one_stays(pair) ->
     assert first.verify_reverted() == ""
 
 
-def test_undoing_one_rail_leaves_the_traffic_of_the_other_alone(pair) -> None:
+@pytest.mark.slow
+def test_arming_and_undoing_one_rail_costs_the_other_not_a_single_packet(pair) -> None:
     """Pumba#166: taking down a targeted fault touched everybody."""
-    other = on_hosts.tap(pair, links(pair, "rail1"))
-    other.inject()
-    for _ in range(3):
-        fault = on_hosts.bandwidth(pair, links(pair), 1000)
-        fault.inject()
-        fault.revert()
-        assert pair.read(plane="rail1", timeout_s=0.3).end == "ConnectionRefusedError"
+    before = pair.sent_again()
+    said = pair.chatter(5000, "rail1")
+    rounds = 0
+    while not said.done() and rounds < 50:
+        for kind, *given in (("bandwidth", 1000), ("blackhole",), ("loss", 50)):
+            fault = getattr(on_hosts, kind)(pair, links(pair), *given)
+            fault.inject()
+            fault.revert()
+            assert fault.verify_reverted() == ""
+        rounds += 1
 
-    assert other.probe().effect > 0
-    other.revert()
+    assert said.result(60) == "done"
+    assert rounds >= 1
+    assert pair.sent_again() == before
 
 
+@pytest.mark.slow
 def test_a_rail_that_is_the_management_device_is_never_taken_down(pair) -> None:
     """An inventory that calls the same device a rail and the way to the controller."""
     host = pair.of("store-0")

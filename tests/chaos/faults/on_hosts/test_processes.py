@@ -35,6 +35,7 @@ def test_kill_ends_a_role_and_revert_brings_another(pair) -> None:
     assert pair.process("store-0").pid != old.pid
 
 
+@pytest.mark.slow
 def test_kill_of_a_role_that_does_not_run_is_refused(pair) -> None:
     fault = on_hosts.kill(pair, "store-0")
     fault.inject()
@@ -55,6 +56,7 @@ def test_pause_hangs_a_role_and_revert_wakes_it(pair) -> None:
     assert pair.process("store-0") == old
 
 
+@pytest.mark.slow
 def test_a_paused_role_that_dies_needs_no_waking(pair) -> None:
     fault = on_hosts.pause(pair, "store-0")
     fault.inject()
@@ -68,6 +70,7 @@ def test_a_paused_role_that_dies_needs_no_waking(pair) -> None:
 
 
 @pytest.mark.parametrize("orderly", [True, False])
+@pytest.mark.slow
 def test_restart_replaces_a_process(pair, orderly) -> None:
     before, old = pair.states(), pair.process("store-0")
     fault = on_hosts.restart(pair, "store-0", orderly=orderly)
@@ -89,11 +92,13 @@ def test_memory_is_really_held(pair) -> None:
     assert fault.probe().effect == 0
 
 
+@pytest.mark.slow
 def test_memory_that_the_host_needs_is_refused(pair) -> None:
     with pytest.raises(Refused, match="available bytes"):
         on_hosts.memory(pair, "store-0", 1 << 50).inject()
 
 
+@pytest.mark.slow
 def test_processors_are_really_busy(pair) -> None:
     before = pair.states()
     fault = on_hosts.cpu(pair, "store-0", 1)
@@ -114,6 +119,7 @@ def test_a_full_disk_takes_no_byte_more(pair) -> None:
     assert pair.read(say="w100000", timeout_s=2).end == "ok"
 
 
+@pytest.mark.slow
 def test_a_full_disk_may_leave_something(pair) -> None:
     fault = on_hosts.disk_full(pair, "store-0", leave_bytes=1 << 20)
     fault.inject()
@@ -123,6 +129,7 @@ def test_a_full_disk_may_leave_something(pair) -> None:
     assert fault.verify_reverted() == ""
 
 
+@pytest.mark.slow
 def test_without_a_scratch_mount_no_disk_is_filled(pair) -> None:
     pair.all = tuple(_with_scratch(host, "") for host in pair.all)
 
@@ -130,6 +137,7 @@ def test_without_a_scratch_mount_no_disk_is_filled(pair) -> None:
         on_hosts.disk_full(pair, "store-0").inject()
 
 
+@pytest.mark.slow
 def test_a_scratch_mount_that_is_none_is_refused(pair) -> None:
     pair.all = tuple(_with_scratch(host, "/mnt/folder") for host in pair.all)
 
@@ -137,6 +145,7 @@ def test_a_scratch_mount_that_is_none_is_refused(pair) -> None:
         on_hosts.disk_full(pair, "store-0").inject()
 
 
+@pytest.mark.slow
 def test_a_scratch_mount_that_the_host_needs_is_refused(pair) -> None:
     pair.all = tuple(_with_scratch(host, "/") for host in pair.all)
 
@@ -149,6 +158,7 @@ def test_slow_disk_needs_a_block_device(pair) -> None:
         on_hosts.slow_disk(pair, "store-0", 100).inject()
 
 
+@pytest.mark.slow
 def test_a_taken_port_keeps_a_role_from_starting(pair) -> None:
     before = pair.states()
     fault = on_hosts.port_taken(pair, "store-0")
@@ -174,6 +184,7 @@ def test_a_role_over_its_limit_of_memory_is_held_back_or_killed(pair) -> None:
     undo(pair, fault, before)
 
 
+@pytest.mark.slow
 def test_a_role_goes_back_to_the_cgroup_it_came_from(pair) -> None:
     reason = why_not(pair.of("store-0"), "memory_limit")
     if reason:
