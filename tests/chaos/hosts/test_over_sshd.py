@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
+import socket
 import threading
 import time
 
@@ -57,7 +59,8 @@ def cut(session):
     transport = session._transport
     if transport is None or not transport.is_active():
         return 0
-    transport.sock.close()
+    with contextlib.suppress(OSError):  # it ended by itself just now
+        transport.sock.shutdown(socket.SHUT_RDWR)
     return 1
 
 
@@ -75,21 +78,23 @@ def test_commands_run_once_while_connections_are_cut_at_random(over):
     rng, done, cuts = random.Random(7), threading.Event(), []
 
     def cutting():
-        while not done.wait(rng.uniform(0.05, 0.3)):
+        while not done.wait(rng.uniform(0.1, 0.5)):
             cuts.append(cut(session))
 
     cutter = threading.Thread(target=cutting)
     cutter.start()
+    count = 0
     try:
-        for number in range(60):
-            link.run(["tee", "-a", LOG], stdin=f"{number}\n")
+        while sum(cuts) < 6 and count < 500:
+            link.run(["tee", "-a", LOG], stdin=f"{count}\n")
+            count += 1
     finally:
         done.set()
         cutter.join()
     written = link.run(["cat", LOG]).stdout.split()
 
-    assert written == [str(number) for number in range(60)]
-    assert sum(cuts) >= 5
+    assert written == [str(number) for number in range(count)]
+    assert sum(cuts) >= 6
 
 
 def test_an_agent_outlives_its_connection_and_heals_when_its_lease_ends(over, lab, kit):
