@@ -10,6 +10,8 @@ from chaos.errors import ChaosError, ResidualFault, UsageError
 from chaos.report.live import LiveLine
 from chaos.report.terminal import render, wants_color
 from chaos.safety.halt import Levers, LocalLever
+from chaos.safety.limits import host_refusals
+from chaos.safety.remote import read_inventory
 from chaos.scenario.bench import Bench, BenchOptions, Result
 from chaos.scenario.interrupt import Interrupted, Interrupts
 from chaos.scenario.load import load_scenario
@@ -96,6 +98,7 @@ def run_files(
     if options.plans_only:
         return _only_plan(paths, options, shown)
     pieces = prepare(paths, options)
+    _refuse_hosts(options.bench.place)
     Levers(places).refuse()
     live = LiveLine(err, tty=err.isatty(), width=_WIDTH)
     bench = Bench(options.bench, levers=places, live=live)
@@ -109,6 +112,22 @@ def run_files(
         bench.close()
     shown.end(code)
     return code
+
+
+def _refuse_hosts(place: Place) -> None:
+    """Every host of an inventory must have opted in; one word too few stops all.
+
+    Raises:
+        UsageError: A host did not, or stands in a protected environment.
+    """
+    if place.kind != "ssh":
+        return
+    inventory = read_inventory(place.inventory)
+    chosen = [host for host in inventory.hosts if host.roles]
+    refused = host_refusals(chosen, inventory.why_not)
+    if refused:
+        more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
+        raise UsageError(f"{place.inventory}: {refused[0]}{more}")
 
 
 class _Shown:

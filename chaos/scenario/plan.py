@@ -24,6 +24,12 @@ if TYPE_CHECKING:
     from chaos.scenario.schema import Scenario
     from chaos.systems.base import Cluster
 
+_OF_A_PROCESS = {
+    "kill": ("SIGKILL to", "start it again to revert, or leave that to its own rule"),
+    "pause": ("SIGSTOP to", "SIGCONT to revert"),
+    "restart": ("end", "start it again, or leave that to its own rule"),
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedStep:
@@ -182,8 +188,7 @@ def _step(fault: PlannedFault, cluster: Cluster) -> PlannedStep:
     commands: tuple[str, ...] = ()
     why_not = ""
     try:
-        make = getattr(build, fault.kind)
-        commands = tuple(make(cluster, None, fault.target, **fault.parameters).plan())
+        commands = _commands(fault, cluster)
     except NotHere as error:
         why_not = error.reason
     except ChaosError as error:
@@ -196,3 +201,15 @@ def _step(fault: PlannedFault, cluster: Cluster) -> PlannedStep:
         commands=commands,
         why_not=why_not,
     )
+
+
+def _commands(fault: PlannedFault, cluster: Cluster) -> tuple[str, ...]:
+    """What the fault itself says; of processes on hosts that do not run, in words."""
+    words = _OF_A_PROCESS.get(fault.kind)
+    hosts = cluster.hosts
+    if words and hosts is not None and cluster.process(fault.target) is None:
+        host = hosts.of(fault.target).name
+        who = f"{fault.target} on {host}, by the pid and start time that it then has"
+        return (f"{words[0]} {who}", words[1])
+    make = getattr(build, fault.kind)
+    return tuple(make(cluster, None, fault.target, **fault.parameters).plan())

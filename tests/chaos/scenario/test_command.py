@@ -215,6 +215,13 @@ def test_other_machines_are_not_touched_without_arm(run, files, tmp_path) -> Non
     assert "kill(store-1)" in done.out
 
 
+def test_a_host_that_did_not_opt_in_starts_nothing(run, files, tmp_path) -> None:
+    place = place_of("ssh", inventory(tmp_path))
+
+    with pytest.raises(UsageError, match=r"node-0 is not opted in.*and 7 more"):
+        run(files, [PASS] * 3, place=place, arm=True)
+
+
 def inventory(tmp_path):
     path = tmp_path / "hosts.yaml"
     roles = ["master", "probe", *(f"store-{n}" for n in range(4)), "engine-0"]
