@@ -186,7 +186,7 @@ class HostFault:
     def _part(self, host: Host) -> Part:
         facts = gather(host)
         part = Part(host=host, facts=facts, steps=tuple(self.steps(host, facts)))
-        if facts.devices:
+        if has_agent(host):
             steps = [step.to_json() for step in part.steps]
             check(facts, steps, fault=f"{self.kind}({self.target})")
         return part
