@@ -47,7 +47,12 @@ class CgroupFault(HostFault):
 
     def steps(self, host: Host, facts: HostFacts) -> list[Step]:
         if not has_agent(host):
-            return [Step(do=run("mkdir", f"/sys/fs/cgroup/{self._name}"))]
+            ours = f"/sys/fs/cgroup/<hierarchy>/{self._name}"
+            pid = f"<pid of {self._role}>"
+            return [
+                Step(do=run("mkdir", ours), undo=run("rmdir", ours)),
+                Step(do=write(f"{ours}/cgroup.procs", pid)),
+            ]
         reason = why_not(host, self.kind)
         if reason:
             raise NotHere(capability=self.kind, target="host", reason=reason)
