@@ -167,6 +167,16 @@ class Lab:
         self.kill(name)
         self.start(name)
 
+    def cut(self, name: str) -> None:
+        """Nobody reaches a host by its management network any more; it lives on."""
+        self._known(name)
+        self._fabric.cut(name)
+
+    def mend(self, name: str) -> None:
+        """The management network of a host carries again."""
+        self._known(name)
+        self._fabric.mend(name)
+
     def log(self, name: str) -> str:
         """What the sshd of a host wrote."""
         path = self._of(name) / "sshd.log"
