@@ -44,6 +44,7 @@ from chaos.report.files import link, read_json, write_json, write_text
 from chaos.report.histogram import Series
 from chaos.report.redaction import clean_line, clean_text, prepare
 from chaos.report.summary import render_summary
+from chaos.report.sweep import sweep
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -191,6 +192,8 @@ class RunReport:
 
     def _finish(self, aborted: str) -> Document:
         _merge_histories(self.path)
+        for note in sweep(self.path):
+            self._late_note(note)
         document = self.document(aborted=aborted)
         schedule = {"schema": 1, "faults": list(document.faults)}
         write_json(self.path / "schedule.json", _finite(schedule))
@@ -199,6 +202,11 @@ class RunReport:
         link(self.path.parent / "latest", self.path)
         link(self.path.parent.parent / "latest", self.path)
         return document
+
+    def _late_note(self, note: str) -> None:
+        """A note when the parts are closed already."""
+        with (self.path / "parts" / "main.jsonl").open("a", encoding="utf-8") as part:
+            part.write(clean_line(json.dumps({"kind": "note", "note": note})) + "\n")
 
     def _write_series(self) -> None:
         for name, series in self._series.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from chaos.report.redaction import (
     may_hold,
 )
 from chaos.report.run import RunReport, document_at
+from chaos.report.sweep import sweep
 from chaos.safety.ledger import FaultState, Ledger
 from inventory import redact as inventory_redact
 
@@ -92,6 +94,19 @@ def _receipt(text: str, number: int) -> Receipt:
     )
 
 
+def _others_write(folder: Path, texts: list[str]) -> None:
+    """What roles and pytest leave in a results directory, of which we know nothing."""
+    roles = folder / "roles" / "1-1"
+    roles.mkdir(parents=True)
+    for number, text in enumerate(texts):
+        (roles / f"store-{number}.err").write_text(f"before\n{text}\nafter\n")
+    suite = ET.Element("testsuite", name="x")
+    for text in texts:
+        case = ET.SubElement(suite, "testcase", name=text)
+        ET.SubElement(case, "failure", message=text).text = f"E   {text}</failure>"
+    ET.ElementTree(suite).write(folder / "junit.xml")
+
+
 def test_no_file_of_a_results_directory_holds_a_secret(tmp_path, texts):
     report = RunReport.open(
         tmp_path,
@@ -123,11 +138,16 @@ def test_no_file_of_a_results_directory_holds_a_secret(tmp_path, texts):
         report.record(f"series-{number}", 0.1, 0.2)
         report.history.info("fault", text, detail=text, rows=[{"deep": [text]}])
     assert _leaks_of(report.path) == {}  # also while it runs, or when it is killed
+    _others_write(report.path, texts)
     report.close(aborted=texts[0])
 
     assert len([p for p in report.path.rglob("*") if p.is_file()]) > 8
     assert _leaks_of(report.path) == {}
     assert HIDDEN in (report.path / "verdict.json").read_text()
+    suite = ET.parse(report.path / "junit.xml").getroot()
+    assert len(suite.findall("testcase/failure")) == len(texts)
+    log = (report.path / "roles" / "1-1" / "store-0.err").read_text()
+    assert log == f"before\nREFIMPL_TOKEN={HIDDEN}\nafter\n"
     assert document_at(report.path).outcomes
 
 
@@ -263,3 +283,40 @@ def test_what_redact_hides_the_quick_look_lets_through_to_it(name, upper, form, 
     hidden = inventory_redact.redact(text)
 
     assert clean_text(text) == hidden
+
+
+def test_logs_without_secrets_are_left_as_they_are(tmp_path):
+    log = tmp_path / "roles" / "store-0.err"
+    log.parent.mkdir()
+    log.write_bytes(b"all is well\r\n\xff\xfe bytes\n")
+    before = log.stat()
+
+    assert sweep(tmp_path) == []
+    assert log.stat().st_ino == before.st_ino
+
+
+def test_a_link_in_a_results_directory_is_not_followed(tmp_path):
+    outside = tmp_path / "outside"
+    outside.write_text("password=planted-password")
+    (tmp_path / "run" / "roles").mkdir(parents=True)
+    (tmp_path / "run" / "roles" / "x.err").symlink_to(outside)
+
+    assert sweep(tmp_path / "run") == []
+    assert outside.read_text() == "password=planted-password"
+
+
+def test_a_log_too_large_to_look_through_is_not_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr("chaos.report.sweep.MOST_BYTES", 10)
+    log = tmp_path / "roles" / "store-0.err"
+    log.parent.mkdir()
+    log.write_text("x" * 11)
+
+    assert sweep(tmp_path) == ["a secret was taken out of roles/store-0.err"]
+    assert "left out" in log.read_text()
+
+
+def test_an_xml_that_is_none_is_named(tmp_path):
+    (tmp_path / "junit.xml").write_text("<testsuite")
+
+    (said,) = sweep(tmp_path)
+    assert said.startswith("junit.xml was not looked through for secrets: ")
