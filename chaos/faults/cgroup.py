@@ -160,9 +160,8 @@ class HostSlowDisk(CgroupFault):
         if self.place(part.host)[0] == "v1":
             text = self.read(part, "blkio.throttle.io_service_bytes")
             rows = [line.split() for line in text.splitlines()]
-            total = sum(int(r[2]) for r in rows if len(r) == 3 and r[1] != "Total")
-            half = [int(r[2]) for r in rows if len(r) == 3 and r[1] in _ONCE]
-            return float(sum(half)), f"{sum(half)} bytes (rows sum to {total})"
+            moved = [int(r[2]) for r in rows if len(r) == 3 and r[1] in _ONCE]
+            return float(sum(moved)), f"{sum(moved)} bytes"
         words = self.read(part, "io.stat").split()
         pairs = [word.partition("=") for word in words]
         moved = [int(value) for key, _, value in pairs if key in ("rbytes", "wbytes")]

@@ -36,6 +36,15 @@ class SignalFault(HostFault):
     def hosts(self) -> list[Host]:
         return [self._host]
 
+    def plan(self) -> list[str]:
+        """With the pid where there is one; else by name, as in a plan."""
+        if self._cluster.process(self.target) is not None:
+            return super().plan()
+        who, place = f"{self.target} (not running)", self._host.name
+        lines = [f"{place}: SIG{self.signal} to {who}"]
+        undo = f"SIG{self.undo} to it" if self.undo else f"start {self.target}"
+        return [*lines, f"{place}: to undo: {undo}"]
+
     def steps(self, host: Host, facts: HostFacts) -> list[Step]:
         process = self._cluster.process(self.target)
         if process is None:

@@ -111,11 +111,15 @@ def judge(facts: HostFacts, steps: Sequence[Mapping[str, Any]]) -> str:
     if not steps:
         return "a fault without steps does nothing"
     try:
-        return _rules(facts, steps) or _first(
-            _action(facts, step[part], part)
-            for step in steps
-            for part in ("do", "undo", "renew")
-            if step.get(part) is not None
+        return (
+            _rules(facts, steps)
+            or _first(
+                _action(facts, step[part])
+                for step in steps
+                for part in ("do", "undo", "renew")
+                if step.get(part) is not None
+            )
+            or _first(_check(step["verify"]) for step in steps if step.get("verify"))
         )
     except (Unknown, KeyError, TypeError, ValueError) as error:
         return f"the guard does not know {error}"
@@ -203,7 +207,19 @@ def _services(facts: HostFacts, direction: str) -> list[Flow]:
 # -- commands --------------------------------------------------------------------------
 
 
-def _action(facts: HostFacts, action: Mapping[str, Any], part: str) -> str:
+def _check(verify: Mapping[str, Any]) -> str:
+    """A check is run as well, and may only read."""
+    if "run" not in verify:
+        return "" if verify.get("op") in ("gone", "same") else f"the check {verify}"
+    match [str(word) for word in verify["run"]]:
+        case ["nft", "list", *_] | ["tc", "qdisc", "show", *_]:
+            return ""
+        case ["ip", "-o", "link", "show", "dev", _] | ["test", "-d" | "-e", _]:
+            return ""
+    return f"a check by {verify['run']}, which may do more than read"
+
+
+def _action(facts: HostFacts, action: Mapping[str, Any]) -> str:
     if "run" in action:
         argv = [str(word) for word in action["run"]]
         handler = _COMMANDS.get(argv[0]) if argv else None

@@ -16,6 +16,7 @@ from chaos.hosts.host import Host
 from chaos.hosts.link import CommandResult
 from chaos.safety.management import Refused
 
+CHECK = "ip -o link show dev rail0"
 LINKS = json.dumps([{"ifname": "lo"}, {"ifname": "mgmt0"}, {"ifname": "rail0"}])
 
 
@@ -72,7 +73,7 @@ class Down(HostFault):
 
     def steps(self, host, facts):
         link = ("ip", "link", "set", "dev", self.device)
-        verify = command("ip", "-o", "check", has="UP")
+        verify = command("ip", "-o", "link", "show", "dev", "rail0", has="UP")
         return [Step(do=run(*link, "down"), undo=run(*link, "up"), verify=verify)]
 
     def effect(self, part):
@@ -95,7 +96,7 @@ def hosts(log):
         Host(
             name=name,
             roles=(f"store-{number}",),
-            agent=FakeAgent(name, log, {"ip -o check": "UP"}),
+            agent=FakeAgent(name, log, {CHECK: "UP"}),
             devices={"management": "mgmt0", "rail0": "rail0"},
         )
         for number, name in enumerate(("a", "b"))
@@ -206,7 +207,7 @@ def test_an_agent_that_is_mistaken_is_found_out(cluster, hosts) -> None:
     fault = Down(cluster, "x")
     fault.inject()
     fault.revert()
-    hosts[0].agent.answers["ip -o check"] = "DOWN"
+    hosts[0].agent.answers[CHECK] = "DOWN"
 
     assert fault.verify_reverted() == "a: not undone: ip link set dev rail0 down"
 

@@ -223,6 +223,22 @@ def test_undoing_and_renewing_are_judged_as_well(part) -> None:
     assert "mgmt0" in judge(FACTS, [step.to_json()])
 
 
+@pytest.mark.parametrize(
+    "verify",
+    [
+        {"run": ["ip", "link", "set", "dev", "mgmt0", "down"]},
+        {"run": ["nft", "-f", "/etc/x"]},
+        {"run": ["tc", "qdisc", "del", "dev", "mgmt0", "root"]},
+        {"run": ["sh", "-c", "true"]},
+        {"op": "reboot"},
+    ],
+)
+def test_a_check_may_only_read(verify) -> None:
+    harmless = run("ip", "link", "set", "dev", "rail0", "up")
+
+    assert judge(FACTS, [{"do": harmless, "verify": verify}])
+
+
 def test_elements_that_a_renewal_adds_are_judged_with_the_rules() -> None:
     table = "inet moonquake_r1_f1"
     made = script("ip saddr @on drop")["stdin"].splitlines()
