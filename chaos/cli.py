@@ -234,17 +234,17 @@ def resume(inventory: Hosts = "", as_json: Json = False) -> None:
 def status(inventory: Hosts = "", as_json: Json = False) -> None:
     """Lists live and dead runs, their processes and the faults that are in place.
 
-    With an inventory also what its hosts say. Ends with 5 when a dead run left
-    something behind, with 4 when a host could not be asked.
+    Also what agents on this machine say, and with an inventory its hosts. Ends with 5
+    when a dead run left something behind, with 4 when a host could not be asked.
     """
     from chaos.safety import recover as safety
     from chaos.safety.halt import Levers
-    from chaos.safety.remote import host_status, levers_of
+    from chaos.safety.remote import here_status, host_status, levers_of
 
     runs = safety.status()
     with levers_of("") as near:
         pulled = Levers(near).read()
-    hosts = host_status(inventory) if inventory else []
+    hosts = here_status() + (host_status(inventory) if inventory else [])
     if as_json:
         rows = [{**asdict(run), "residue": run.residue} for run in runs]
         told = {"runs": rows, "halted": pulled and asdict(pulled)}
@@ -265,15 +265,15 @@ def status(inventory: Hosts = "", as_json: Json = False) -> None:
 def recover(inventory: Hosts = "", as_json: Json = False) -> None:
     """Undoes what dead runs left: processes, proxies, files, locks. Safe to repeat.
 
-    With an inventory also on its hosts, from their own ledgers: no run directory is
-    needed. Ends with 5 when something could not be undone, with 4 when a host could
-    not be asked.
+    Also what agents on this machine left, and with an inventory on its hosts, from
+    their own ledgers: no run directory is needed. Ends with 5 when something could not
+    be undone, with 4 when a host could not be asked.
     """
     from chaos.safety import recover as safety
-    from chaos.safety.remote import host_recover
+    from chaos.safety.remote import here_recover, host_recover
 
     actions = safety.recover()
-    hosts = host_recover(inventory) if inventory else []
+    hosts = here_recover() + (host_recover(inventory) if inventory else [])
     if as_json:
         told = [asdict(action) for action in actions]
         _print_json({"actions": told, "hosts": [asdict(host) for host in hosts]})

@@ -9,6 +9,7 @@ unknown, never as clean.
 from __future__ import annotations
 
 import json
+import os
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from chaos.safety.halt import HostLever, LocalLever
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from chaos.hosts.connectors import NamespaceConnector
     from chaos.safety.halt import Lever
     from inventory.schema import HostEntry, Inventory
     from inventory.ssh import SshSession
@@ -80,6 +82,41 @@ def host_recover(inventory: str, connect: Connect | None = None) -> list[HostRep
         return HostReport(host=session.entry.name, rows=tuple(rows), residue=left)
 
     return _every(read_inventory(inventory), ask, connect)
+
+
+def here_status() -> list[HostReport]:
+    """The same of agents on this machine: namespaces, and what a run over SSH left."""
+    reports = []
+    for name, connector in _connectors_here():
+        rows = connector.status()
+        dead = any(not row.get("alive") and _holds(row) for row in rows)
+        reports.append(HostReport(host=name, rows=tuple(rows), residue=dead))
+    return reports
+
+
+def here_recover() -> list[HostReport]:
+    """Heals what dead agents left on this machine; a second call finds nothing."""
+    reports = []
+    for name, connector in _connectors_here():
+        rows = connector.recover()
+        left = any(row.get("state") == "residual" for row in rows)
+        reports.append(HostReport(host=name, rows=tuple(rows), residue=left))
+    return reports
+
+
+def _connectors_here() -> list[tuple[str, NamespaceConnector]]:
+    """One for each state directory with a ledger; those of others cannot be read."""
+    from chaos.hosts.connectors import NamespaceConnector
+
+    root = Path(STATE_DIRECTORY)
+    if not os.access(root, os.R_OK | os.X_OK):
+        return []
+    ledgers = [*root.glob("*/ledger.jsonl"), *root.glob("netns/*/*/*/ledger.jsonl")]
+    found = []
+    for state in sorted({ledger.parents[1] for ledger in ledgers}):
+        name = str(state.relative_to(root)) if state != root else "this host"
+        found.append((name, NamespaceConnector(name, state_dir=str(state))))
+    return found
 
 
 @contextmanager

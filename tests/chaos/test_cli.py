@@ -5,6 +5,7 @@ import json
 import pytest
 
 from chaos.cli import main
+from chaos.safety import remote
 from chaos.safety.ledger import FaultState, Ledger
 
 
@@ -12,6 +13,7 @@ from chaos.safety.ledger import FaultState, Ledger
 def own_state(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr(remote, "STATE_DIRECTORY", str(tmp_path / "run"))
 
 
 def test_nothing_to_show_is_a_pass(capsys) -> None:

@@ -12,7 +12,13 @@ import pytest
 from chaos.errors import UsageError
 from chaos.safety import remote
 from chaos.safety.halt import pull, release
-from chaos.safety.remote import host_recover, host_status, levers_of
+from chaos.safety.remote import (
+    here_recover,
+    here_status,
+    host_recover,
+    host_status,
+    levers_of,
+)
 
 
 @pytest.fixture
@@ -168,3 +174,31 @@ def test_the_lever_lies_near_shared_and_on_every_host(
 def test_without_an_inventory_only_the_near_lever_is_meant() -> None:
     with levers_of("") as levers:
         assert len(levers) == 1
+
+
+def test_agents_on_this_machine_are_found_by_their_ledgers(tmp_path) -> None:
+    """Namespaces keep theirs below `netns`, a machine that is a host its own."""
+    for where in ("r1", "netns/r2/h0/r2"):
+        folder = tmp_path / "run" / where
+        folder.mkdir(parents=True)
+        (folder / "ledger.jsonl").write_text("")
+
+    found = [report.host for report in here_status()]
+
+    assert found == ["this host", "netns/r2/h0"]
+    assert not any(report.residue for report in here_status())
+
+
+def test_recovering_this_machine_twice_leaves_it_clean(tmp_path) -> None:
+    folder = tmp_path / "run" / "netns/r2/h0/r2"
+    folder.mkdir(parents=True)
+    (folder / "ledger.jsonl").write_text("")
+
+    first, second = here_recover(), here_recover()
+
+    assert [report.residue for report in first] == [False]
+    assert second == []
+
+
+def test_where_nothing_ran_nothing_is_found() -> None:
+    assert here_status() == []

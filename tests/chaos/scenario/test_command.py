@@ -10,6 +10,7 @@ from chaos.cli import main
 from chaos.errors import FaultNotInjected, HarnessError, ResidualFault, UsageError
 from chaos.judge.verdict import Judgement, Verdict
 from chaos.report.document import Document, Outcome
+from chaos.safety import remote
 from chaos.safety.halt import Halted, LocalLever, pull
 from chaos.scenario import command
 from chaos.scenario.bench import BenchOptions, Result
@@ -252,6 +253,7 @@ def test_a_place_that_makes_no_sense_is_refused(words, problem) -> None:
 @pytest.fixture
 def own_state(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setattr(remote, "STATE_DIRECTORY", str(tmp_path / "run"))
 
 
 def test_every_mistake_of_a_file_is_a_line_of_its_own(files, capsys) -> None:
