@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
     Connect = Callable[[HostEntry], SshSession]
 
-STATE_DIRECTORY = "/run/moonquake"
+STATE_DIRECTORY = os.environ.get("MOONQUAKE_HOST_STATE") or "/run/moonquake"
+"""Where agents keep their ledgers, on hosts and on this machine."""
 _TIMEOUT_S = 60.0
 _AT_ONCE = 16
 _HEALED = 0

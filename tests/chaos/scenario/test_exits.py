@@ -44,6 +44,7 @@ def chaos(tmp_path):
     environment = {
         **os.environ,
         "XDG_RUNTIME_DIR": str(tmp_path),
+        "MOONQUAKE_HOST_STATE": str(tmp_path / "run"),
         "MOONQUAKE_TOXIPROXY": "",
         "TOXIPROXY_URL": "",
     }
