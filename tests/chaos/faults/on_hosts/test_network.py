@@ -74,7 +74,14 @@ def test_a_cut_of_links_ends_reads_its_own_way(pair, kind, end) -> None:
     assert fault.probe().effect == 0
 
 
-@pytest.mark.parametrize("given", [{}, {"from_": "engine-0"}, {"plane": "data"}])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        pytest.param({"from_": "engine-0"}, marks=pytest.mark.slow),
+        pytest.param({"plane": "data"}, marks=pytest.mark.slow),
+    ],
+)
 def test_a_partition_is_silent(pair, given) -> None:
     before = pair.states()
     fault = on_hosts.partition(pair, "store-0", **given)
@@ -149,6 +156,7 @@ def test_bandwidth_without_tbf_drops_what_is_over_the_rate(pair, monkeypatch) ->
     undo(pair, fault, before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "given"), [("latency", (40,)), ("corrupt", (1,)), ("reorder", (25,))]
 )
