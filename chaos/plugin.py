@@ -75,6 +75,7 @@ def pytest_collection_modifyitems(
         _arm(run)
         with _usage_errors():
             run.refuse_thread_timeouts(ours)
+            run.plan(item.path for item in ours)
     if run.leaves_slow_out:
         slow = [item for item in items if under_suites(item.path) and _slow(item)]
         if slow:
@@ -166,7 +167,10 @@ def pytest_terminal_summary(
 ) -> None:
     """One table of verdicts, and for every failure the command that repeats it."""
     width = max(80, min(160, terminalreporter._tw.fullwidth))
-    text = config.stash[RUN].summary(int(exitstatus), width)
+    run = config.stash[RUN]
+    for line in run.planned:
+        terminalreporter.write_line(line)
+    text = run.summary(int(exitstatus), width)
     if text:
         terminalreporter.section("chaos")
         terminalreporter.write(text)

@@ -88,6 +88,7 @@ class ChaosRun:
         self._report: RunReport | None = None
         self._clusters: Clusters | None = None
         self._cluster: Cluster | None = None
+        self.planned: list[str] = []
         self._lever: LeverWatch | None = None
         self._halted = ""
 
@@ -240,6 +241,25 @@ class ChaosRun:
             )
             fix = _FIXES.get(missing[0], "run without --require")
             raise UsageError(f"required: {problem}", fix)
+
+    def plan(self, sources: Iterable[Path]) -> None:
+        """Says what the tests of these files would do, where they must not do it.
+
+        Raises:
+            UsageError: The inventory cannot be used.
+        """
+        options = self.options
+        if not options.plans_only or self.worker:
+            return
+        from chaos.suite_plan import plan_suites
+
+        found = plan_suites(
+            self._place,
+            system=options.system,
+            time_scale=options.time_scale,
+            sources=sources,
+        )
+        self.planned = [*found.lines(), "", f"nothing was done: {_NOT_ARMED}"]
 
     def for_worker(self) -> dict[str, Any]:
         """What an xdist worker must know: one seed, one results directory."""

@@ -37,12 +37,12 @@ class SignalFault(HostFault):
         return [self._host]
 
     def plan(self) -> list[str]:
-        """With the pid where there is one; else by name, as in a plan."""
-        if self._cluster.process(self.target) is not None:
+        """With the pid; by name in a plan, where nothing runs and there is no agent."""
+        if getattr(self._host, "agent", None) is not None:
             return super().plan()
-        who, place = f"{self.target} (not running)", self._host.name
-        lines = [f"{place}: SIG{self.signal} to {who}"]
+        place = self._host.name
         undo = f"SIG{self.undo} to it" if self.undo else f"start {self.target}"
+        lines = [f"{place}: SIG{self.signal} to {self.target}"]
         return [*lines, f"{place}: to undo: {undo}"]
 
     def steps(self, host: Host, facts: HostFacts) -> list[Step]:

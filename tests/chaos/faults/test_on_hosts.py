@@ -96,6 +96,16 @@ def test_a_plan_without_agents_has_exact_steps_for_named_hosts(planned, kind) ->
     assert all(line.startswith(("h0", "h1")) for line in plan)
 
 
-def test_a_process_that_does_not_run_cannot_be_planned(planned) -> None:
+@pytest.mark.parametrize(
+    ("kind", "undo"), [("pause", "SIGCONT to it"), ("kill", "start store-0")]
+)
+def test_without_agents_a_process_is_planned_by_its_role(planned, kind, undo) -> None:
+    plan = getattr(on_hosts, kind)(planned, "store-0").plan()
+
+    assert plan[0].endswith("to store-0")
+    assert plan[1] == f"h0: to undo: {undo}"
+
+
+def test_a_process_that_does_not_run_cannot_be_hit(planned) -> None:
     with pytest.raises(UsageError, match="store-0 is not running"):
-        on_hosts.pause(planned, "store-0").plan()
+        on_hosts.pause(planned, "store-0").inject()
