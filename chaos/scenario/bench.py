@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING
 
 from chaos.clusters import Clusters
 from chaos.driver import LoadDriver
+from chaos.errors import NotHere
 from chaos.faults.injector import Injector
 from chaos.judge.validity import judge_evidence
 from chaos.report.run import RunReport
+from chaos.run import proxy_flavour
 from chaos.safety.halt import HostLever, LeverPoll, Levers, LocalLever
 from chaos.scenario.judges import judge_played
 from chaos.scenario.player import Stage, play
@@ -177,12 +179,34 @@ class Bench:
         clusters = self.clusters
         self._cluster = None
         self._cluster = clusters.get(spec)
+        self._require(scenario)
         return Injector(
             lambda: self.cluster,
             lambda: clusters.control,
             clusters.ledger,
             observer=self._on_fault,
         )
+
+    def _require(self, scenario: Scenario) -> None:
+        """Plays nothing where the target lacks what the scenario names.
+
+        Raises:
+            NotHere: With the target's own reason.
+        """
+        target = self.clusters.target
+        assert target is not None
+        there = target.capabilities
+        if self.options.place.local:
+            flavour = proxy_flavour()
+            there |= {flavour if flavour == "toxiproxy" else "embedded_proxy"}
+        for capability in scenario.requires:
+            if capability not in there:
+                reason = target.why_not(capability) or "no such thing is known"
+                raise NotHere(
+                    capability=capability,
+                    target=self.options.place.kind,
+                    reason=reason,
+                )
 
     def _play(
         self, scenario: Scenario, schedule: Schedule, injector: Injector, name: str

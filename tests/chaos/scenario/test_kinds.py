@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import chaos.faults as build
 from chaos.scenario.kinds import INSTANT, RAIL_DOWN, STARTS_A_ROLE, Effect, kinds
 
@@ -29,6 +31,17 @@ def test_a_truth_value_is_no_number_and_a_number_no_truth_value() -> None:
     assert not orderly.accepts(1)
     assert latency.accepts(1)
     assert not latency.accepts(True)
+
+
+def test_the_manual_has_every_kind_its_parameters_and_whether_it_takes_down() -> None:
+    manual = (Path(__file__).parents[3] / "docs/writing-a-scenario.md").read_text()
+    table = manual.partition("## Kinds")[2].partition("Links are")[0]
+    rows = [line for line in table.splitlines() if line.startswith("| `")]
+
+    for name, kind in kinds().items():
+        (row,) = [line for line in rows if f"`{name}`" in line.split("|")[1]]
+        assert all(f"`{parameter}`" in row for parameter in kind.parameters), row
+        assert (row.split("|")[4].strip() == "yes") == (kind.effect is Effect.DOWN)
 
 
 def test_what_the_sets_name_exists() -> None:
