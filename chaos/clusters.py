@@ -14,7 +14,13 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
-from chaos.errors import ChaosError, NeedsNewCluster, ProcessFailed, ProxyError
+from chaos.errors import (
+    ChaosError,
+    HostUnreachable,
+    NeedsNewCluster,
+    ProcessFailed,
+    ProxyError,
+)
 from chaos.proxy.process import ProxyProcess, choose_proxy
 from chaos.safety.identity import start_ticks_of
 from chaos.safety.ledger import Ledger
@@ -29,6 +35,7 @@ if TYPE_CHECKING:
     from chaos.systems.base import Cluster, ClusterSpec
     from chaos.targets.base import Target
 
+_RENEWED_AFTER = (NeedsNewCluster, ProxyError, ProcessFailed, HostUnreachable)
 _LOG = logging.getLogger(__name__)
 
 
@@ -139,7 +146,7 @@ class Clusters:
         assert self._cluster is not None
         try:
             self._cluster.reset()
-        except (NeedsNewCluster, ProxyError, ProcessFailed) as error:
+        except _RENEWED_AFTER as error:
             _LOG.warning("a new cluster is started: %s", error)
             with contextlib.suppress(ChaosError):
                 self.stop_cluster()

@@ -6,6 +6,7 @@ on the hosts as well. Which hosts a run has changes with its cluster.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chaos.safety.halt import HostLever, Levers, LocalLever
@@ -18,17 +19,22 @@ if TYPE_CHECKING:
 
 
 class RunLevers(Levers):
-    """The lever of this user, and of the hosts that are there when it is read."""
+    """The lever of this user, the shared one of an inventory, and those of hosts.
 
-    def __init__(self, hosts: Callable[[], Hosts | None]) -> None:
-        super().__init__([LocalLever()])
+    Hosts are those that are there when it is read.
+    """
+
+    def __init__(self, hosts: Callable[[], Hosts | None], shared: str = "") -> None:
+        near = [LocalLever(), *([LocalLever(Path(shared))] if shared else [])]
+        super().__init__(near)
+        self._near = near
         self._hosts = hosts
 
     def read(self) -> Pulled | None:
         hosts = self._hosts()
         far = hosts.all if hosts is not None else ()
         self.levers = (
-            LocalLever(),
+            *self._near,
             *(HostLever.of_agent(host.name, host.agent) for host in far),
         )
         return super().read()

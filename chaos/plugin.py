@@ -203,6 +203,7 @@ def _conclude(
     if case is None:
         return
     case.conclude()
+    item.config.stash[RUN].judge_leases(case)
     if case.residual:
         left = ", ".join(f"{r.kind}({r.target})" for r in case.residual)
         item.session.shouldstop = f"a fault was left behind: {left}; chaos recover"

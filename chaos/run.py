@@ -290,6 +290,16 @@ class ChaosRun:
                 self._stream.write("\n")  # pytest's line of dots is not finished
             self._live.test(_short_name(nodeid))
 
+    def judge_leases(self, case: Case) -> None:
+        """A test on hosts that healed behind our back proves nothing."""
+        target = self._clusters.target if self._clusters is not None else None
+        if target is None or target.hosts is None or not case.receipts:
+            return
+        from chaos.judge.validity import judge_leases
+
+        broken: tuple[str, ...] = getattr(target, "broken_promises", ())
+        case.docket(judge_leases(broken, len(target.hosts.all)))
+
     def test_ended(self, case: Case, error: str) -> None:
         """Puts a concluded case on disk, so that it survives whatever comes next."""
         if self._ticker is not None:
@@ -431,9 +441,18 @@ class ChaosRun:
         from chaos.levers import RunLevers
         from chaos.safety.halt import LeverWatch
 
-        levers = RunLevers(self._machines)
+        levers = RunLevers(self._machines, self._shared_lever)
         levers.refuse()
         self._lever = LeverWatch(levers, self._on_halt).start()
+
+    @property
+    def _shared_lever(self) -> str:
+        """The file that an inventory names for all of its controllers."""
+        if not self.options.inventory:
+            return ""
+        from chaos.safety.remote import read_inventory
+
+        return str(read_inventory(self.options.inventory).lever or "")
 
     def _machines(self) -> Hosts | None:
         """The hosts that other controllers may halt too; ours alone need no lever."""

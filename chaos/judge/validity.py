@@ -107,6 +107,21 @@ def judge_evidence(receipts: Iterable[Receipt]) -> Judgement:
     )
 
 
+def judge_leases(broken: Iterable[str], hosts: int) -> Judgement:
+    """No host healed itself behind our back, which would make every PASS a guess."""
+    problems = list(broken)
+    return Judgement(
+        oracle="evidence",
+        claim="every host held its lease",
+        verdict=Verdict.INCONCLUSIVE if problems else Verdict.PASS,
+        observed=f"{len(problems)} lost",
+        threshold="none",
+        samples=hosts,
+        reason="; ".join(problems),
+        kind="counter",
+    )
+
+
 def gated(
     judgement: Judgement,
     *,

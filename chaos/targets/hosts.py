@@ -105,6 +105,21 @@ class HostTarget:
         leases = self._leases.items()
         return {name: lease.lost for name, lease in leases if lease.lost}
 
+    @property
+    def broken_promises(self) -> tuple[str, ...]:
+        """Leases that were lost, and faults that a renewal could not extend.
+
+        What was broken there has healed at an instant that nobody knows.
+        """
+        leases = self._leases.items()
+        lost = [f"{name}: {lease.lost}" for name, lease in leases if lease.lost]
+        failed = [
+            f"{name}: {fault} was not renewed: {why}"
+            for name, lease in leases
+            for fault, why in lease.failed.items()
+        ]
+        return (*lost, *failed)
+
     def python(self, role: str) -> str:
         """The interpreter that starts a role where it runs."""
         raise NotImplementedError

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from chaos.clusters import Clusters
-from chaos.errors import HarnessError, NeedsNewCluster
+from chaos.errors import HarnessError, HostUnreachable, NeedsNewCluster
 from chaos.systems.base import ClusterSpec
 
 
@@ -55,6 +55,13 @@ def test_a_cluster_that_cannot_be_emptied_is_replaced(made):
     first.error = NeedsNewCluster("bytes stay allocated")
     second = made.get(ClusterSpec())
     assert second is not first
+    assert first.stopped
+
+
+def test_a_cluster_whose_host_went_away_is_replaced(made):
+    first = made.get(ClusterSpec())
+    first.error = HostUnreachable(host="h1", op="faults", reason="rebooted")
+    assert made.get(ClusterSpec()) is not first
     assert first.stopped
 
 

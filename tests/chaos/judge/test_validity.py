@@ -8,6 +8,7 @@ from chaos.judge.validity import (
     gated,
     judge_evidence,
     judge_generator,
+    judge_leases,
     scheduling_allowance_s,
     validity_of,
 )
@@ -107,3 +108,12 @@ def test_allowance_is_measured_and_never_more_than_a_poll(fabricate):
     assert scheduling_allowance_s(run_of(fabricate, lags=[0.003]), limits) == 0.003
     assert scheduling_allowance_s(run_of(fabricate, lags=[0.5]), limits) == 0.02
     assert scheduling_allowance_s(LoadRun(samples=(), lag_s=()), limits) == 0
+
+
+def test_a_host_that_lost_its_lease_makes_every_pass_a_guess():
+    held = judge_leases([], hosts=3)
+    lost = judge_leases(["h1: no answer for 30 s"], hosts=3)
+
+    assert held.verdict is Verdict.PASS
+    assert lost.verdict is Verdict.INCONCLUSIVE
+    assert "h1: no answer for 30 s" in lost.reason
