@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from chaos.clusters import Clusters
 from chaos.driver import LoadDriver
 from chaos.errors import NotHere
-from chaos.faults.injector import Injector
+from chaos.faults.injector import REVERT_DEADLINE_S, Injector
 from chaos.judge.validity import judge_evidence
 from chaos.report.run import RunReport
 from chaos.run import proxy_flavour
@@ -185,6 +185,7 @@ class Bench:
             lambda: clusters.control,
             clusters.ledger,
             observer=self._on_fault,
+            revert_deadline_s=REVERT_DEADLINE_S,
         )
 
     def _require(self, scenario: Scenario) -> None:
