@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING
 
 from checks.commands import pci_address
 from checks.facts import Facts, Unread, derived, first
+from checks.parse.gid_table import show_gids
 from checks.parse.rdma_link import RdmaLink, rdma_links
+from checks.parse.verbs import verbs, verbs_device, word
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,7 +85,11 @@ class Port:
 
     def state(self) -> str:
         """`ACTIVE`, `DOWN`, `INIT`, `ARMED`, as netlink spells it."""
-        return first(lambda: _word(self.text("state")), lambda: self._told("state"))
+        return first(
+            lambda: _word(self.text("state")),
+            lambda: self._told("state"),
+            lambda: word(self._verbs("state")),
+        )
 
     def physical(self) -> str:
         """`LINK_UP`, `POLLING`, `DISABLED`, ... as netlink spells it."""
@@ -93,7 +99,7 @@ class Port:
 
     def link_layer(self) -> str:
         """`Ethernet` or `InfiniBand`."""
-        return self.text("link_layer")
+        return first(lambda: self.text("link_layer"), lambda: self._verbs("link_layer"))
 
     def netdev(self) -> str:
         """Its network device; "" where it has none in this network namespace."""
@@ -143,6 +149,12 @@ class Port:
             raise Unread("missing", f"rdma link {self.label}", "not collected")
         return str(getattr(self.netlink, field))
 
+    def _verbs(self, field: str) -> str:
+        told = verbs_device(self.facts, self.device).port(self.number).fields
+        if not told.get(field):
+            raise Unread("missing", f"ibv_devinfo {self.label}", f"no {field}")
+        return told[field]
+
     def _netdev_of_gids(self) -> str:
         base = self.path("gid_attrs/ndevs")
         for index in sorted(self.facts.names(base), key=natural):
@@ -167,7 +179,8 @@ PCI = "/sys/bus/pci/devices"
 def ports(facts: Facts) -> tuple[Port, ...]:
     """Every RDMA port, ordered by PCI address where known, then by name.
 
-    Empty where the node was looked at and has none; Unread where nobody could tell.
+    Where neither tells them, `ibv_devinfo` or `show_gids` may. Empty where the node was
+    looked at and has none; Unread where nobody could tell.
     """
     told: dict[tuple[str, int], RdmaLink] = {}
     refused: Unread | None = None
@@ -179,7 +192,8 @@ def ports(facts: Facts) -> tuple[Port, ...]:
         listed = set(facts.names(CLASS))
     except Unread as error:
         if refused is not None:
-            raise (error if refused.kind == "missing" else refused) from None
+            refusal = error if refused.kind == "missing" else refused
+            return _of_tools(facts, refusal)
         listed = set()
     found = set(told)
     for device in listed:
@@ -191,6 +205,25 @@ def ports(facts: Facts) -> tuple[Port, ...]:
             number=number,
             netlink=told.get((device, number)),
         )
+        for device, number in found
+    ]
+    return tuple(sorted(every, key=_place))
+
+
+def _of_tools(facts: Facts, refusal: Unread) -> tuple[Port, ...]:
+    """Ports that only tools of libibverbs name; `refusal` where there is none."""
+    found: set[tuple[str, int]] = set()
+    try:
+        found = {(d.name, at) for d in verbs(facts).values() for at in d.ports or (1,)}
+    except Unread:
+        try:
+            found = set(show_gids(facts))
+        except Unread:
+            raise refusal from None
+    if not found:
+        raise refusal
+    every = [
+        Port(facts=facts, device=device, number=number, netlink=None)
         for device, number in found
     ]
     return tuple(sorted(every, key=_place))
