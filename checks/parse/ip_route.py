@@ -67,7 +67,6 @@ def parse_routes(
     return tuple(_route(row, what, version, table, names) for row in rows if row)
 
 
-@derived
 def routes(
     facts: Facts, version: int = 4, where: str = ""
 ) -> dict[str, tuple[Route, ...]]:
@@ -75,6 +74,11 @@ def routes(
 
     A table that was asked for and does not exist, or is empty, has an empty tuple.
     """
+    return _routes(facts, version, where)
+
+
+@derived
+def _routes(facts: Facts, version: int, where: str) -> dict[str, tuple[Route, ...]]:
     found: dict[str, dict[Route, None]] = {}
     dumps = _dumps(facts, version, where)
     if not dumps:
@@ -90,7 +94,6 @@ def routes(
     return {table: tuple(rows) for table, rows in found.items()}
 
 
-@derived
 def tables_unread(facts: Facts, version: int = 4, where: str = "") -> frozenset[str]:
     """Tables whose own dump was asked for and could not be read."""
     return frozenset(
@@ -98,11 +101,15 @@ def tables_unread(facts: Facts, version: int = 4, where: str = "") -> frozenset[
     )
 
 
-@derived
 def tables_empty(
     facts: Facts, version: int = 4, where: str = ""
 ) -> dict[str, tuple[str, bool]]:
     """Tables whose own dump has no route: its command, and whether they exist."""
+    return _empty(facts, version, where)
+
+
+@derived
+def _empty(facts: Facts, version: int, where: str) -> dict[str, tuple[str, bool]]:
     return {
         _table_of(facts, result): (result.line, NO_TABLE not in result.stderr)
         for result in _dumps(facts, version, where)
@@ -110,7 +117,6 @@ def tables_empty(
     }
 
 
-@derived
 def all_tables_read(facts: Facts, version: int = 4, where: str = "") -> bool:
     """Whether there is a whole dump of all tables, so that others do not exist."""
     sizes = _sizes(facts, version, where)
@@ -121,6 +127,7 @@ def _dumps(facts: Facts, version: int, where: str) -> list[Result]:
     return [r for r in facts.find("ip", "route", where=where) if _is_dump(r, version)]
 
 
+@derived
 def _sizes(facts: Facts, version: int, where: str) -> list[tuple[str, int | None]]:
     return [
         (_table_of(facts, result), _count(result))

@@ -57,9 +57,13 @@ def parse_rules(
     return tuple(sorted(found, key=lambda each: each.priority))
 
 
-@derived
 def rules(facts: Facts, version: int = 4, where: str = "") -> tuple[PolicyRule, ...]:
     """The rules of one family; without a family `ip rule` shows IPv4."""
+    return _rules(facts, version, where)
+
+
+@derived
+def _rules(facts: Facts, version: int, where: str) -> tuple[PolicyRule, ...]:
     every = [
         r
         for r in facts.find("ip", "rule", where=where)

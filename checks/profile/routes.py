@@ -13,3 +13,6 @@ class Routes(Section):
     source_based: bool | None = None
     """Whether packets from a rail's address must leave by that rail."""
     rail_mtu: int | None = None
+    """The least MTU of a rail's network device, in bytes."""
+    ipv6: bool | None = None
+    """Whether rails are addressed by IPv6; None takes whatever family they have."""

@@ -6,7 +6,7 @@ Where something that decides was not collected it raises `Unread`: no guess is a
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -155,9 +155,7 @@ class Fib:
         while at < len(targets):
             dst = targets[at]
             end = self.interval_end(dst)
-            after = at
-            while after < len(targets) and targets[after] < end:
-                after += 1
+            after = bisect_left(targets, end, at)
             asked = Query(dst=dst, src=query.src, oif=query.oif, mark=query.mark)
             yield self.lookup(asked), at, after
             at = after

@@ -21,9 +21,13 @@ if TYPE_CHECKING:
 _CONF = "/proc/sys/net/ipv4/conf"
 
 
-@derived
 def fib_of(facts: Facts, version: int = 4, where: str = "") -> Fib:
     """Rules and tables as they were dumped; Unread where either is missing."""
+    return _fib(facts, version, where)
+
+
+@derived
+def _fib(facts: Facts, version: int, where: str) -> Fib:
     walk = rules(facts, version, where)
     by_table = routes(facts, version, where)
     whole = all_tables_read(facts, version, where)

@@ -217,11 +217,12 @@ class Healthy:
         return next(p.index for p in self.plans if p.name == mutant.node)
 
     def _document(self, plan):
-        cmds, files, environ = {}, {}, {}
+        cmds, files, environ, verbs = {}, {}, {}, {}
         for name, part in parts().items():
             _merge(cmds, getattr(part, "cmds", _nothing)(plan), name)
             _merge(files, getattr(part, "files", _nothing)(plan), name)
             environ.update(getattr(part, "env", _nothing)(plan))
+            _merge(verbs, getattr(part, "verbs", _nothing)(plan), name)
         path = f"/proc/{plan.pid}/environ"
         _merge(files, {path: "".join(f"{k}={v}\0" for k, v in environ.items())}, path)
         document = {
@@ -236,6 +237,7 @@ class Healthy:
             },
             "cmds": {line: command(entry) for line, entry in cmds.items()},
             "files": {path: file(entry) for path, entry in files.items()},
+            **({"verbs": verbs} if verbs else {}),
         }
         _measure([document])
         return document
