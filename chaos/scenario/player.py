@@ -165,6 +165,27 @@ def requests_of(scenario: Scenario, schedule: Schedule, scale: float) -> list[Re
     return generate(settings, random.Random(f"{schedule.seed}:{scenario.name}:load"))
 
 
+def routes_of(
+    scenario: Scenario,
+    schedule: Schedule,
+    requests: Sequence[Request],
+    engines: Sequence[str],
+) -> dict[str, str]:
+    """The engine of every request: its session's, or any one if it roams."""
+    dice = random.Random(f"{schedule.seed}:{scenario.name}:route")
+    home = {
+        session: dice.choice(engines)
+        for session in dict.fromkeys(request.session for request in requests)
+    }
+    roam = scenario.load.roam
+    return {
+        request.request_id: dice.choice(engines)
+        if dice.random() < roam
+        else home[request.session]
+        for request in requests
+    }
+
+
 class _Player:
     """One play: the faults that are in place, and when the next thing is due."""
 
@@ -182,6 +203,9 @@ class _Player:
             scenario=scenario, schedule=schedule.scaled(scale), scale=scale
         )
         self._requests = requests_of(scenario, schedule, scale)
+        engines = stage.cluster.engines
+        routes = routes_of(scenario, schedule, self._requests, engines)
+        self._route = lambda request: routes[request.request_id]
         self._stage = stage
         self._lever = lever
         self._clock = clock
@@ -214,7 +238,7 @@ class _Player:
         for engine in cluster.engines:
             cluster.local_only(engine, True)
         try:
-            return self._stage.load(self._requests, arm="local_only")
+            return self._stage.load(self._requests, arm="local_only", route=self._route)
         finally:
             for engine in cluster.engines:
                 cluster.local_only(engine, False)
@@ -237,6 +261,7 @@ class _Player:
             stage.load.running(
                 self._requests,
                 arm="fault",
+                route=self._route,
                 timeout_s=load.timeout * seen.scale,
                 on_sample=watch.sample,
                 on_send=watch.sent,

@@ -287,6 +287,10 @@ class Load(_Model):
     system_blocks: int = Field(default=2, ge=1, le=64)
     turn_median: float = Field(default=600.0, gt=0)
     max_input_tokens: int = Field(default=6144, ge=1024, le=1 << 20)
+    roam: Share = 0.5
+    """Part of the requests that goes to any engine, the others to their session's. One
+    that roams finds its prefix in the pool only: without them faults of the pool would
+    meet nobody who waits for it."""
     after: Duration = 60.0
     pulse: Duration = 2.0
     """How often single keys are written to and read from every store; 0: never. It

@@ -157,14 +157,14 @@ class FakeLoad:
     def expected(self, requests):
         return {request.request_id: "right" for request in requests}
 
-    def __call__(self, requests, *, arm):
+    def __call__(self, requests, *, arm, route):
         self.log.append(arm)
         begin = self.clock()
         samples = [self._sample(request, begin) for request in requests]
         return LoadRun(samples=tuple(samples), lag_s=tuple(0.0 for _ in samples))
 
     @contextmanager
-    def running(self, requests, *, arm, timeout_s, on_sample, on_send):
+    def running(self, requests, *, arm, route, timeout_s, on_sample, on_send):
         begin = self.clock()
         ends_s = begin + requests[-1].at_s + self.takes_s
         running = self.running_now = FakeRunning(self.clock, ends_s, [])

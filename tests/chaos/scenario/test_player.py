@@ -8,7 +8,7 @@ from chaos.errors import FaultNotInjected, HarnessError, NotHere, UsageError
 from chaos.judge.verdict import Verdict
 from chaos.safety.halt import Pulled
 from chaos.scenario.load import parse_scenario
-from chaos.scenario.player import requests_of
+from chaos.scenario.player import requests_of, routes_of
 from chaos.scenario.schedule import schedule_of
 
 TWO = """
@@ -323,6 +323,24 @@ def test_one_seed_is_one_trace_and_another_is_another() -> None:
 
     assert requests_of(scenario, one, 0.1) == requests_of(scenario, one, 0.1)
     assert requests_of(scenario, one, 0.1) != requests_of(scenario, two, 0.1)
+
+
+def test_half_of_the_requests_roam_and_find_their_prefix_in_the_pool_only() -> None:
+    engines = ("engine-0", "engine-1", "engine-2", "engine-3")
+    scenario = parse_scenario(TWO.replace("rate_per_s: 1", "rate_per_s: 20"))
+    schedule = schedule_of(scenario)
+    requests = requests_of(scenario, schedule, 1.0)
+
+    routes = routes_of(scenario, schedule, requests, engines)
+    affine = parse_scenario(TWO.replace("pulse: 0", "pulse: 0, roam: 0"))
+    still = routes_of(affine, schedule, requests, engines)
+
+    assert routes == routes_of(scenario, schedule, requests, engines)
+    assert set(routes.values()) == set(engines)
+    homes = {(request.session, still[request.request_id]) for request in requests}
+    assert len(homes) == len({request.session for request in requests})
+    moved = sum(routes[r.request_id] != still[r.request_id] for r in requests)
+    assert 0.3 < moved / len(requests) < 0.45
 
 
 def test_a_load_that_nobody_would_wait_for_is_refused() -> None:
