@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from checks.commands import pci_address
 from checks.facts import Facts, Unread, derived, first
-from checks.parse.gid_table import show_gids
+from checks.parse.gid_table import gid_table, show_gids
+from checks.parse.ip_addr import links
 from checks.parse.rdma_link import RdmaLink, rdma_links
 from checks.parse.verbs import verbs, verbs_device, word
 
@@ -111,6 +112,7 @@ class Port:
             lambda: self._told("netdev"),
             self._netdev_of_device,
             lambda: self.facts.line(self.device_path("parent")),
+            self._netdev_of_addresses,
         )
 
     def bdf(self) -> str:
@@ -165,6 +167,15 @@ class Port:
             if name:
                 return name
         raise Unread("empty", base, "no GID has a network device")
+
+    def _netdev_of_addresses(self) -> str:
+        """The link that holds the address of one of its GIDs."""
+        every = gid_table(self.facts, self.device, self.number).gids
+        told = {gid.ip for gid in every if not gid.is_link_local}
+        for link in links(self.facts).values():
+            if told & {address.ip for address in link.addresses}:
+                return link.name
+        raise Unread("absent", self.path("gids"), "no link has the address of a GID")
 
     def _netdev_of_device(self) -> str:
         for name in self.facts.names(self.device_path("device/net")):

@@ -66,12 +66,18 @@ class GidTable:
     source: str
     gids: tuple[Gid, ...]
     unread: frozenset[int] = frozenset()
+    empty: frozenset[int] = frozenset()
+    """Slots that were looked at and found empty, where the source shows them."""
 
     def at(self, index: int) -> Gid | None:
         """The GID in a slot, None where it is empty; Unread where nobody looked."""
         if index in self.unread:
             raise Unread("missing", f"{self.source}/{index}", "this slot was not read")
         return next((gid for gid in self.gids if gid.index == index), None)
+
+    def ends_within(self, slots: range) -> bool:
+        """One of these slots was seen to be empty."""
+        return any(index in self.empty for index in slots)
 
     def typed(self) -> tuple[Gid, ...]:
         """Every GID; Unread where the type of one of them is not told."""
@@ -110,6 +116,7 @@ def of_sysfs(facts: Facts, device: str, port: int) -> GidTable:
         source=f"{base}/gids",
         gids=tuple(found for found in slots.values() if isinstance(found, Gid)),
         unread=unread,
+        empty=frozenset(index for index, found in slots.items() if found is True),
     )
 
 
@@ -123,7 +130,7 @@ def of_devinfo(facts: Facts, device: str, port: int) -> GidTable:
         Gid(index=index, address=address, kind=kind, netdev=None)
         for index, address, kind in told.gids
     )
-    return GidTable(source="ibv_devinfo -v", gids=gids)
+    return GidTable(source="ibv_devinfo -v", gids=gids, empty=_between(gids))
 
 
 @derived
@@ -173,6 +180,12 @@ def _row(line: str) -> tuple[str, int, Gid]:
             netdev=parts[version + 1] if version + 1 < len(parts) else "",
         ),
     )
+
+
+def _between(gids: tuple[Gid, ...]) -> frozenset[int]:
+    """Slots below the last used one that a complete listing does not name."""
+    used = {gid.index for gid in gids}
+    return frozenset(set(range(max(used, default=0))) - used)
 
 
 def _indexes(facts: Facts, path: str, *, needed: bool = True) -> set[int]:
@@ -230,7 +243,11 @@ def _netdev(facts: Facts, path: str) -> str | None:
     try:
         return facts.line(path)
     except Unread as error:
-        return "" if error.kind in _EMPTY else None
+        if error.kind in _EMPTY:
+            return ""
+        if error.kind != "missing":
+            raise
+        return None
 
 
 def _address(where: str, text: str) -> IPv6Address:

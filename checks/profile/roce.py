@@ -15,3 +15,11 @@ class Roce(Section):
     traffic_class: int | None = None
     rdma_netns: str = ""
     """shared or exclusive."""
+    retransmissions_per_s: float = 1.0
+    """Above it, lost or repeated packets of one kind warn."""
+    ecn_priorities: tuple[int, ...] | None = None
+    """Priorities on which DCQCN must react (RP) and notify (NP)."""
+    rtt_cc: bool | None = None
+    """Whether congestion control by round-trip times must be on."""
+    resource_share: float = 0.9
+    """Of QPs, CQs and MRs; above it a device is nearly full."""
