@@ -7,20 +7,21 @@ from typing import TYPE_CHECKING
 
 from checks.facts import Facts, Unread
 from checks.finding import Outcome, bad, ok, skip
-from checks.parse.ip_addr import links
+from checks.parse.ip_addr import Link, links
 from checks.parse.ip_neigh import Neighbour, neighbours
 from checks.parse.ip_route import Hop, Route, routes
 from checks.parse.ipv4_conf import effective
+from checks.rails import Rail
 from checks.rules.declare import Judged, NotHere, Subject, check, compared, fleetwide
 from checks.rules.likeness import ask
 from checks.rules.rail_policy import active, networks_of, version_of
 from checks.rules.subjects import each_rail
+from checks.selector import default_devices
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from checks.node import Node
-    from checks.rails import Rail
 
 _GATEWAYS = frozenset({1, 254})
 _CONF = "/proc/sys/net/ipv4/conf/*"
@@ -94,6 +95,35 @@ def arp_filter(node: Node, rail: Rail) -> Outcome | str:
 # Neighbours
 
 
+def _ends(node: Node) -> list[Subject[Rail]]:
+    """The rails, and the devices of the default route: both have neighbours."""
+    own = each_rail(node)
+    known = {subject.item.netdev for subject in own}
+    more = default_devices(node.facts) - known
+    return [*own, *[_management(node.facts, name) for name in sorted(more)]]
+
+
+def _management(facts: Facts, netdev: str) -> Subject[Rail]:
+    link = _link(facts, netdev)
+    every = link.global_addresses(4) if link else ()
+    rail = Rail(
+        name=netdev,
+        netdev=netdev,
+        port=None,
+        link=link,
+        ips=tuple(each.ip for each in every),
+        networks=tuple(each.interface.network for each in every),
+    )
+    return Subject(item=rail, label=netdev, touches=rail.touches)
+
+
+def _link(facts: Facts, netdev: str) -> Link | None:
+    try:
+        return links(facts).get(netdev)
+    except Unread:
+        return None
+
+
 @check(
     "route-gateway-neigh",
     group="route",
@@ -104,7 +134,7 @@ def arp_filter(node: Node, rail: Rail) -> Outcome | str:
     needs=("ip -j neigh", "ip -j -4 route show table all"),
     requires=("route-nic-has-ip",),
     follows=("nic-port-state", "nic-netdev-oper", "route-linkdown-flag"),
-    over=each_rail,
+    over=_ends,
 )
 def gateway_neigh(node: Node, rail: Rail) -> Outcome:
     netdev = active(rail).netdev
@@ -118,6 +148,8 @@ def gateway_neigh(node: Node, rail: Rail) -> Outcome:
         states = ", ".join(sorted(known[dead[0]].states)) or "no answer"
         return bad(f"{dead[0]}{how} {states} on {netdev}", "a gateway that answers")
     missing = [ip for ip in gateways if ip not in known]
+    if missing and rail.name == netdev:
+        raise NotHere(f"{missing[0]} was not spoken to lately")
     if missing:
         told = f"{missing[0]} is not among the neighbours of {netdev}"
         raise Unread("missing", "ip -j neigh", told)
@@ -166,7 +198,7 @@ def _owners(nodes: Sequence[Node]) -> Owners:
     found: Owners = {}
     for node in nodes:
         try:
-            rails = node.rails
+            rails = [subject.item for subject in _ends(node)]
         except Unread:
             continue
         for rail in rails:
@@ -188,14 +220,14 @@ def _owners(nodes: Sequence[Node]) -> Owners:
 )
 def dup_ip(nodes: Sequence[Node]) -> Iterable[Judged]:
     owners = _owners(nodes)
-    for vote in ask(nodes, partial(_dup_ip, owners, len(nodes))):
+    for vote in ask(nodes, partial(_dup_ip, owners, len(nodes)), _ends):
         yield vote.judged()
 
 
 def _dup_ip(owners: Owners, count: int, node: Node, rail: Rail) -> Outcome:
     wanted = "one owner of every address, and it is the one that answers"
     if not rail.ips:
-        raise Unread("missing", rail.netdev or rail.name, "the rail has no address")
+        raise Unread("missing", rail.netdev or rail.name, "no address is known of it")
     for ip in rail.ips:
         others = [
             f"{other.name} {netdev}"
@@ -251,7 +283,7 @@ def _stranger(
 
 
 def _addresses(node: Node) -> set[str]:
-    return {ip for rail in node.rails for ip in rail.ips}
+    return {ip for subject in _ends(node) for ip in subject.item.ips}
 
 
 def _by_mac(node: Node) -> list[Subject[tuple[Rail, ...]]]:
@@ -329,39 +361,57 @@ def _repeated(
     fix=("ip link set PF vf N node_guid GUID; rebind the VF",),
     source=("R61 sriov-network-operator",),
     needs=("/sys/class/infiniband/*/node_guid",),
+    follows=("nic-vf-config",),
 )
 def dup_guid(nodes: Sequence[Node]) -> Iterable[Judged]:
-    votes = list(ask(nodes, _guid, _devices))
-    held: dict[str, list[str]] = {}
+    votes = list(ask(nodes, _guid, _by_guid))
+    held: dict[str, list[tuple[Node, str]]] = {}
     for vote in votes:
         if vote.is_open:
-            at = f"{vote.node.name} {vote.subject.label}"
+            at = (vote.node, vote.subject.label)
             held.setdefault(str(vote.held), []).append(at)
     for vote in votes:
         if not vote.is_open:
             yield vote.judged()
             continue
-        guid, me = str(vote.held), f"{vote.node.name} {vote.subject.label}"
-        others = [at for at in held[guid] if at != me]
-        if not guid.strip("0:"):
-            yield vote.judged(bad(guid, "a GUID that is not zero"))
-        elif others:
-            yield vote.judged(bad(f"{guid} also on {', '.join(others)}", "its own"))
-        else:
-            yield vote.judged(ok(guid))
+        guid = str(vote.held)
+        others = [f"{n.name} {at}" for n, at in held[guid] if n is not vote.node]
+        yield vote.judged(_guid_of(guid, vote.subject.item, others))
 
 
-def _devices(node: Node) -> list[Subject[str]]:
-    """RDMA devices of the selected ports, each once."""
-    found: dict[str, Subject[str]] = {}
+def _guid_of(guid: str, here: tuple[str, ...], others: list[str]) -> Outcome:
+    if not guid.strip("0:"):
+        return bad(guid, "a GUID that is not zero")
+    if len(here) > 1:
+        return bad(f"{guid} on {' and '.join(here)}", "a GUID of its own")
+    if others:
+        return bad(f"{guid} also on {', '.join(others)}", "a GUID of its own")
+    return ok(guid)
+
+
+def _by_guid(node: Node) -> list[Subject[tuple[str, ...]]]:
+    """RDMA devices of the selected ports; those with one GUID together."""
+    groups: dict[str, dict[str, frozenset[str]]] = {}
     for port in node.ports:
-        subject = Subject(item=port.device, label=port.device, touches=port.touches)
-        found.setdefault(port.device, subject)
-    return list(found.values())
+        try:
+            guid = _guid(node, (port.device,))
+        except Unread:
+            guid = port.device
+        groups.setdefault(guid, {})[port.device] = port.touches
+    return [
+        Subject(
+            item=tuple(group),
+            label=", ".join(group),
+            key=", ".join(group),
+            touches=frozenset().union(*group.values()),
+        )
+        for group in groups.values()
+    ]
 
 
-def _guid(node: Node, device: str) -> str:
-    guid = node.facts.line(f"/sys/class/infiniband/{device}/node_guid")
+def _guid(node: Node, devices: tuple[str, ...]) -> str:
+    path = f"/sys/class/infiniband/{devices[0]}/node_guid"
+    guid = node.facts.line(path)
     if not guid:
-        raise Unread("empty", f"/sys/class/infiniband/{device}/node_guid", "no GUID")
+        raise Unread("empty", path, "no GUID")
     return guid

@@ -368,8 +368,9 @@ def _neighbour(which, **change):
 
 
 def _guid(document, plan):
+    """A cloned device: the GUID of the next one."""
     path = "/sys/class/infiniband/mlx5_3/node_guid"
-    document["files"][path] = {"text": "0000:0000:0000:0000\n"}
+    document["files"][path] = {"text": f"{_rail(plan, 4).guid}\n"}
 
 
 def _in_run_only(document, plan):
@@ -447,7 +448,7 @@ MUTANTS = [
     {"check": "route-metric-dup", "change": _two_defaults, "status": "WARN"},
     _at("route-gateway-neigh", _neighbour("gateway", state=["FAILED"])),
     _at("route-dup-ip", _neighbour("peer", lladdr="02:00:5e:99:00:99")),
-    {"check": "route-dup-guid", "change": _guid, "subject": "mlx5_3"},
+    {"check": "route-dup-guid", "change": _guid, "subject": "mlx5_3, mlx5_4"},
     _at("route-nm-managed", _in_run_only, "WARN"),
     _at("route-path-mtu", _ping(TOO_LONG, PING)),
     _at("route-path-mtu", _ping(SILENT, PING), note="silent"),
