@@ -76,6 +76,17 @@ _ETHTOOL: Mapping[str, str] = {
     "-m": "module",
     "--module-info": "module",
 }
+_OVS_TABLES: Mapping[str, str] = {
+    name.lower(): name
+    for name in (
+        "Open_vSwitch",
+        "Bridge",
+        "Port",
+        "Interface",
+        "Controller",
+        "Manager",
+    )
+}
 _KINDS: Mapping[str, str] = {
     "no": "node",
     "nodes": "node",
@@ -279,6 +290,14 @@ def _devlink(rest: list[str], options: dict[str, str]) -> Words:
     return tuple(f"pci/{pci_address(w)}" if w.startswith("pci/") else w for w in words)
 
 
+def _ovs_vsctl(rest: list[str], options: dict[str, str]) -> Words:
+    """`list interface` and `list Interface` are the same table."""
+    if len(rest) < 2 or rest[0] not in {"list", "find", "get"}:
+        return tuple(rest)
+    table = rest[1].lower().replace("-", "_")
+    return (rest[0], _OVS_TABLES.get(table, rest[1]), *rest[2:])
+
+
 def _kubectl(rest: list[str], options: dict[str, str]) -> Words:
     if len(rest) < 2 or rest[0] != "get":
         return tuple(rest)
@@ -299,4 +318,5 @@ _CANONICAL: Mapping[str, Callable[[list[str], dict[str, str]], Words]] = {
     "mlxreg": _at_bdf("-d", "--device"),
     "mlnx_qos": _at_interface,
     "kubectl": _kubectl,
+    "ovs-vsctl": _ovs_vsctl,
 }

@@ -98,3 +98,15 @@ def test_a_command_inside_another_namespace_is_not_the_hosts(line, where, words)
 def test_a_pci_address_has_its_domain():
     assert pci_address("1B:00.0") == "0000:1b:00.0"
     assert pci_address("pci/0000:1b:00.0") == "0000:1b:00.0"
+
+
+def test_a_table_of_ovs_is_the_same_in_any_case_and_with_any_columns():
+    spellings = (
+        "ovs-vsctl --timeout=5 --format=json list Interface",
+        "sudo -n ovs-vsctl -f json --columns=name,error list interface",
+        "/usr/bin/ovs-vsctl --columns name list Interface",
+    )
+
+    assert {reading(line).words for line in spellings} == {("list", "Interface")}
+    line = "ovs-vsctl --format=json list open-vswitch"
+    assert reading(line).words == ("list", "Open_vSwitch")
