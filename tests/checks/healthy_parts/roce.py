@@ -149,6 +149,9 @@ def _statistics(pauses):
         f"     rx_prio{PRIORITY}_pause: {pauses}\n"
         f"     tx_prio{PRIORITY}_pause: {pauses // 2}\n"
         "     rx_discards_phy: 0\n"
+        "     rx_symbol_err_phy: 3\n"
+        "     rx_crc_errors_phy: 0\n"
+        "     link_down_events_phy: 1\n"
     )
 
 
