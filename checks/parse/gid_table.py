@@ -121,11 +121,13 @@ def of_sysfs(facts: Facts, device: str, port: int) -> GidTable:
 
 
 def of_devinfo(facts: Facts, device: str, port: int) -> GidTable:
-    """The GIDs that `ibv_devinfo -v` prints; empty slots are not printed."""
+    """The GIDs that `ibv_devinfo -v` prints; empty slots are not printed.
+
+    Without -v it prints no GID at all; the length of the table tells the two apart.
+    """
     told = verbs_device(facts, device).port(port)
-    layer = told.fields.get("link_layer", "")
-    if not layer:
-        raise Garbled("ibv_devinfo -v", f"{device}: its port is not whole")
+    if not told.gids and "gid_tbl_len" not in told.fields:
+        raise Garbled("ibv_devinfo -v", f"{device}: it lists no GIDs, only -v does")
     gids = tuple(
         Gid(index=index, address=address, kind=kind, netdev=None)
         for index, address, kind in told.gids
