@@ -46,6 +46,8 @@ WAYS: Final = ("silent", "sessions", "relays")
 """Of a cut: nothing gets through any more, the daemons of the connections die, or our
 programs at their other end die."""
 TARGETS: Final = ("ssh", "netns")
+AT_ONCE: Final = frozenset({"clock_step", "failpoint"})
+"""Kinds that no agent arms: they are in, and out, with one request to the role."""
 _PHASES: Final = ("active", "active", "arming", "disarming")
 
 
@@ -103,7 +105,7 @@ def cell(target: str, ending: str, kind: str, seed: int) -> Cell:
     phase, way = "active", ""
     if ending in CUTS:
         phase, way = ending.removeprefix("cut-"), rng.choice(WAYS)
-    elif ending in SIGNALS:
+    elif ending in SIGNALS and kind not in AT_ONCE:
         phase = rng.choice(_PHASES)
     return Cell(
         target=target,

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from chaos.errors import HarnessError
 from chaos.exits import snapshot
-from chaos.exits.cells import SIGNALS, Order
+from chaos.exits.cells import AT_ONCE, SIGNALS, Order
 from chaos.exits.cuts import cut
 from chaos.exits.marks import Marks
 from chaos.safety import recover as safety
@@ -54,6 +54,8 @@ _NUMBERS: Final = {
     "sigkill": signal.SIGKILL,
     "worker-sigkill": signal.SIGKILL,
 }
+#: A failed test, or a session that stopped because it could not tell what is left.
+_TOLD: Final = (1, 2)
 _CODES: Final[Mapping[str, tuple[int, ...]]] = {
     "pass": (0,),
     "failing": (1,),
@@ -63,7 +65,7 @@ _CODES: Final[Mapping[str, tuple[int, ...]]] = {
     "sighup": (128 + signal.SIGHUP,),
     "sigkill": (-signal.SIGKILL,),
     "worker-sigkill": (1,),
-    "reboot": (1,),
+    "reboot": _TOLD,
 }
 #: Seen from outside as something other than processes of roles.
 _VISIBLE: Final = frozenset(
@@ -209,11 +211,12 @@ class _Game:
     def _environment(self) -> dict[str, str]:
         cell = self._cell
         slow = cell.phase if cell.phase in ("arming", "disarming") else ""
+        at_once = bool(slow) and cell.kind in AT_ONCE
         order = Order(
             kind=cell.kind,
             ending=cell.ending,
             marks=str(self._folder / "marks"),
-            holds=("before", "active"),
+            holds=("before", "active", *([slow] if at_once else [])),
             slow=slow,
         )
         name, _, value = self._mark.partition("=")
@@ -246,7 +249,7 @@ class _Game:
     def _until_in_the_middle(self) -> None:
         """Arming has begun on the host, or disarming has."""
         phase = self._cell.phase
-        if not self._reach(phase):
+        if not self._reach(phase) or self._cell.kind in AT_ONCE:
             return
         wanted = '"row":"step"' if phase == "arming" else '"reverting"'
         wait_until(
@@ -285,7 +288,7 @@ class _Game:
     def _end(self) -> None:
         """The ending of this cell comes, now."""
         cell = self._cell
-        if cell.phase != "active":
+        if cell.phase in ("arming", "disarming") and cell.kind not in AT_ONCE:
             time.sleep(cell.after_s)
         if cell.way:
             assert self._lab is not None
@@ -297,7 +300,8 @@ class _Game:
         elif cell.ending in SIGNALS:
             self._signal()
         self._ended_at = time.monotonic()
-        self._marks.go("active")
+        for phase in ("active", cell.phase):
+            self._marks.go(phase)
 
     def _signal(self) -> None:
         assert self._process is not None
@@ -346,7 +350,7 @@ class _Game:
         assert self._process is not None
         code, cell = self._process.returncode, self._cell
         if cell.way:
-            good = code == 1 if cell.way == "silent" else code in (0, 1)
+            good = code in _TOLD or (cell.way != "silent" and code == 0)
         else:
             good = code in _CODES[cell.ending]
         if not good:
@@ -446,7 +450,8 @@ def play_all(
         if outcome.missing:
             missing[cell.target, cell.kind] = outcome.missing
         outcomes.append(outcome)
-        sys.stdout.write(f"[{len(outcomes)}/{total}] {outcome.line}\n")
+        played = len([each for each in outcomes if not each.missing])
+        sys.stdout.write(f"[{played}/{total}] {outcome.line}\n")
         for problem in outcome.problems[:20]:
             sys.stdout.write(f"    {problem[:600]}\n")
         if outcome.problems:

@@ -38,7 +38,6 @@ HARNESS: Final = 1
 _SWITCH = "fabric"
 _HELPERS = 8
 _COMMAND_TIMEOUT_S = 10.0
-_PORT_DISABLED, _PORT_FORWARDING = 0, 3  # BR_STATE_* of linux/if_bridge.h
 _DEFAULT_LENGTH = 1  # 0.0.0.0/0, or its two halves as VPNs write it
 #: Hosts with several rails answer ARP on the right one only and say when they are back
 #: on it, as well-kept hosts do; IPv6 keeps quiet.
@@ -219,11 +218,11 @@ class Fabric:
 
     def cut(self, host: str, plane: str = "management") -> None:
         """A link of a host goes silent, as behind a dead switch: its carrier stays."""
-        self._set_port(host, plane, _PORT_DISABLED)
+        self._set_port(host, plane, "nomaster")
 
     def mend(self, host: str, plane: str = "management") -> None:
         """A link that was cut carries again."""
-        self._set_port(host, plane, _PORT_FORWARDING)
+        self._set_port(host, plane, f"master {self.planes[plane].bridge}")
 
     def enter_switch(self) -> list[str]:
         """As `enter`, for the namespace of the bridges."""
@@ -306,10 +305,9 @@ class Fabric:
         number = self._order[host]
         return [f"{plane.device}-{number}" for plane in self.planes.values()]
 
-    def _set_port(self, host: str, plane: str, state: int) -> None:
+    def _set_port(self, host: str, plane: str, words: str) -> None:
         port = f"{self.planes[plane].device}-{self._order[host]}"
-        line = f"link set {port} type bridge_slave state {state}"
-        run_batch([line], inside=self.enter_switch())
+        run_batch([f"link set {port} {words}"], inside=self.enter_switch())
 
     def _mac(self, place: int, host: str) -> str:
         """The same after a reboot, else neighbours would ask for the old one."""

@@ -22,6 +22,8 @@ from chaos.faults import on_hosts
 ORDER = Order.from_json(json.loads(os.environ["MOONQUAKE_EXIT"]))
 MARKS = Marks(ORDER.marks)
 STORE = "store-0"
+MASTER = "master"
+ROLE = MASTER if ORDER.kind == "clock_step" else STORE
 RAIL = f"{STORE}.rail0"
 WAIT_S = 60.0
 EFFECT_S = 6.0
@@ -51,7 +53,7 @@ FAULTS = {
     "cpu": lambda inject, cluster: inject.cpu(STORE),
     "disk_full": lambda inject, cluster: inject.disk_full(STORE, 1 << 20),
     "slow_disk": lambda inject, cluster: inject.slow_disk(STORE, 100),
-    "clock_step": lambda inject, cluster: inject.clock_step(STORE, 0.5),
+    "clock_step": lambda inject, cluster: inject.clock_step(MASTER, 0.2),
     "port_taken": lambda inject, cluster: inject.port_taken(STORE),
     "failpoint": lambda inject, cluster: inject.failpoint(
         STORE, "store.read", "return(-900)"
@@ -68,10 +70,10 @@ def fault(cluster_of, inject):
     except NotHere as error:
         MARKS.tell("not-here", reason=str(error))
         raise
-    agent = cluster.hosts.of(STORE).agent
+    agent = cluster.hosts.of(ROLE).agent
     if ORDER.slow:
         agent.arm = slowly(agent.arm, ORDER.slow)
-    tell("before", host=cluster.hosts.of(STORE).name)
+    tell("before", host=cluster.hosts.of(ROLE).name)
     return injection
 
 
