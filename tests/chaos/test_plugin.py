@@ -32,6 +32,7 @@ ROLE = (
 
 class FakeCluster:
     masters, stores, engines, links = (), ("store-0", "store-1"), (), ()
+    hosts = None
     limits = Limits(**{
         name: (1 if name in ("breaker_probes_to_close", "block_tokens", "page_tokens")
                else 1.0)
