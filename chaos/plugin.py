@@ -217,9 +217,13 @@ def _conclude(
 
 def _not_here(item: pytest.Item, error: NotHere) -> None:
     """A skip with the reason of the probe; a failure when it was required."""
-    if item.config.stash[RUN].missing(error):
-        pytest.fail(f"required: {error}", pytrace=False)
-    pytest.skip(str(error))
+    run = item.config.stash[RUN]
+    named = NotHere(
+        capability=error.capability, target=run.options.target, reason=error.reason
+    )
+    if run.missing(error):
+        pytest.fail(f"required: {named}", pytrace=False)
+    pytest.skip(str(named))
 
 
 def _first_line(error: BaseException) -> str:
