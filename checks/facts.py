@@ -182,6 +182,21 @@ class Facts:
         self.note(most[0].line)
         return most
 
+    def runs(self) -> Iterator[tuple[Reading, Mapping[str, Any]]]:
+        """The newest raw entry of every command on the host; not noted as read."""
+        for _, found in sorted(self._index().items()):
+            for each, entry in found:
+                if not each.where:
+                    yield each, _entries(entry)[-1]
+
+    def denied_paths(self) -> tuple[str, ...]:
+        """Paths that could not be read for want of privilege. Sorted; not noted."""
+        return tuple(
+            path
+            for path, entry in sorted(self._files.items())
+            if _entries(entry)[-1].get("errno") in {"EACCES", "EPERM"}
+        )
+
     def places(self) -> tuple[str, ...]:
         """Where commands ran besides the host: network namespaces, pods, processes."""
         every = {

@@ -20,3 +20,9 @@ class Nic(Section):
     """Allowed firmware by PSID."""
     driver: tuple[str, ...] = ()
     """Allowed driver versions, in any spelling that normalises to the same."""
+    vfs: int | None = None
+    """Virtual functions of every selected NIC."""
+    peermem: bool | None = None
+    """Whether GPU memory is registered through nvidia_peermem; None: as the service."""
+    max_flaps_24h: int = Field(default=4, ge=0)
+    """Losses of a link that are accepted within a day."""
