@@ -48,9 +48,7 @@ def neighbours(facts: Facts) -> tuple[Neighbour, ...]:
         raise Unread("missing", SOURCE, "not collected")
     found: dict[Neighbour, None] = {}
     for result in dumps:
-        # a table without entries is an empty list, or nothing in old versions
-        rows = result.json() if result.ended().stdout.strip() or result.rc else []
-        found.update(dict.fromkeys(parse_neigh(rows)))
+        found.update(dict.fromkeys(parse_neigh(result.json())))
     return tuple(found)
 
 

@@ -292,7 +292,7 @@ def _pinned_mtu(rows, rail):
 
 def _refused(rows, rail):
     base = {"flags": []} | ({"table": rows[0]["table"]} if "table" in rows[0] else {})
-    return [*rows, {"type": "blackhole", "dst": f"{rail.network[:-4]}8/29", **base}]
+    return [*rows, {"type": "blackhole", "dst": f"{rail.network[:-4]}0/29", **base}]
 
 
 def _peer_elsewhere(rows, rail):

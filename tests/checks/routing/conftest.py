@@ -10,11 +10,16 @@ import pytest
 
 
 class Namespace:
-    """A network namespace that lives as long as its holder process."""
+    """A network namespace that lives as long as its holder process.
 
-    def __init__(self):
+    `rt_tables`: a file that stands in for /etc/iproute2/rt_tables inside of it.
+    """
+
+    def __init__(self, rt_tables=None):
+        mount = "mount --bind $1 /etc/iproute2/rt_tables && " if rt_tables else ""
+        script = f"{mount}echo ready; exec cat"
         self._holder = subprocess.Popen(
-            ["unshare", "--net", "sh", "-c", "echo ready; exec cat"],
+            ["unshare", "--net", "--mount", "sh", "-c", script, "sh", str(rt_tables)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
@@ -22,8 +27,9 @@ class Namespace:
 
     def run(self, *argv, text="", check=True):
         """Runs a program inside; its CompletedProcess."""
+        spaces = f"/proc/{self._holder.pid}/ns"
         done = subprocess.run(
-            ["nsenter", f"--net=/proc/{self._holder.pid}/ns/net", *argv],
+            ["nsenter", f"--net={spaces}/net", f"--mount={spaces}/mnt", *argv],
             input=text,
             capture_output=True,
             text=True,
@@ -73,8 +79,8 @@ def namespace():
         pytest.skip("needs ip, unshare and nsenter: apt install iproute2 util-linux")
     made = []
 
-    def make():
-        made.append(Namespace())
+    def make(rt_tables=None):
+        made.append(Namespace(rt_tables))
         return made[-1]
 
     yield make
