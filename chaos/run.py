@@ -365,7 +365,27 @@ class ChaosRun:
         self._cluster = None
         self._cluster = self.clusters.get(ClusterSpec(**shape))
         self.history.limits(self._cluster.limits)
+        self._require_of_hosts()
         return self._cluster
+
+    def _require_of_hosts(self) -> None:
+        """What was required of hosts is asked of their agents, once there are some.
+
+        Kinds of fault are asked for when a test orders them.
+
+        Raises:
+            NotHere: Something is missing.
+        """
+        target = self.clusters.target
+        if not self.options.require or target is None or target.hosts is None:
+            return
+        from chaos.planning import KINDS
+
+        for capability in sorted(self.options.require - frozenset(KINDS)):
+            reason = target.why_not(capability)
+            if reason:
+                name = self.options.target
+                raise NotHere(capability=capability, target=name, reason=reason)
 
     def injector(self) -> Injector:
         clusters = self.clusters

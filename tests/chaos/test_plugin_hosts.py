@@ -183,3 +183,36 @@ def test_the_lever_ends_a_run_that_is_under_way(suite) -> None:
         rest = running.stdout.read()
     assert running.wait(30) == 128 + 15
     assert "faults reverted, run ended" in rest
+
+
+HOSTS = """
+import types
+from chaos.clusters import Clusters
+
+
+class FakeTarget:
+    hosts = types.SimpleNamespace(all=())
+    broken_promises = ()
+    capabilities = frozenset({"nft"})
+
+    def why_not(self, capability):
+        return "" if capability == "nft" else "the kernel has none"
+
+    def close(self): pass
+
+
+Clusters._new_target = lambda self: FakeTarget()
+"""
+
+
+def test_what_is_required_of_hosts_is_asked_of_them(suite) -> None:
+    suite.makepyfile("def test_it(cluster): pass")
+    (suite.path / "conftest.py").write_text(SUITE + HOSTS)
+    there = run(suite, "--target", "netns", "--require", "nft")
+    missing = run(suite, "--target", "netns", "--require", "nft,netem")
+
+    there.assert_outcomes(passed=1)
+    assert missing.ret == pytest.ExitCode.TESTS_FAILED
+    missing.stdout.fnmatch_lines(
+        ["*required: the netns target has no 'netem' here: the kernel has none*"]
+    )
