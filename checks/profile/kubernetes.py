@@ -12,5 +12,11 @@ class Kubernetes(Section):
 
     expected: bool | None = None
     """Whether the node is a Kubernetes node."""
+    multus: bool | None = None
+    """Whether Multus must be the first CNI of the node."""
     rdma_resources: dict[str, int] = Field(default_factory=dict)
     """Allocatable RDMA resources a node must have."""
+    topology_manager: str = ""
+    """Wanted `topologyManagerPolicy` of the kubelet."""
+    cpu_manager: str = ""
+    """Wanted `cpuManagerPolicy` of the kubelet."""

@@ -14,3 +14,7 @@ class Mooncake(Section):
     """HOST:PORT of the master."""
     ports: tuple[int, ...] = ()
     """Ports that the rollout will listen on, besides the built-in ones."""
+    devices: int | None = None
+    """Number of RDMA devices that Mooncake must be told to use."""
+    latency_warning_ms: float = 500.0
+    """A connection to the master that takes longer is suspicious."""

@@ -227,7 +227,12 @@ class Healthy:
         _merge(files, {path: "".join(f"{k}={v}\0" for k, v in environ.items())}, path)
         document = {
             "schema": "preflight.facts/1",
-            "collector": {"version": "1", "euid": 0, "duration_ms": 900},
+            "collector": {
+                "version": "1",
+                "euid": 0,
+                "duration_ms": 900,
+                "bracket": [1789999999.5, 1790000000.5],
+            },
             "node": {
                 "hostname": plan.hostname,
                 "boot_id": f"boot-{plan.index}",
