@@ -11,3 +11,7 @@ class Iommu(Section):
     domain: str = ""
     """Wanted `iommu_group/type`, e.g. identity; "" takes the built-in rule."""
     gdr_required: bool = False
+    cmdline: tuple[str, ...] = ()
+    """All arguments of the kernel about IOMMU and ACS, e.g. `iommu=pt`."""
+    min_read_request: int | None = None
+    """Least MaxReadReq of a NIC in bytes."""
