@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import ip_address
 
 UDP = 17
@@ -28,8 +29,9 @@ class Query:
     uid: int = 0
 
 
+@lru_cache(maxsize=1 << 17)
 def number(address: str) -> int:
-    """An address as a number."""
+    """An address as a number; kept, for a fleet names each of its addresses often."""
     return int(ip_address(address))
 
 

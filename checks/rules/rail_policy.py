@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from checks.routing.fib import Fib
 
 _RESERVED = frozenset(RESERVED.values())
+_NOBODY = frozenset({"local", "broadcast", "multicast"})
 _NOT_RAILS = frozenset({"veth", "bridge", "dummy", "tun", "vxlan", "ipip", "sit"})
 
 
@@ -134,25 +135,35 @@ def rows_of(facts: Facts, rail: Rail) -> tuple[Route, ...]:
 
 def decisions(
     fib: Fib, source: str, network: Network
-) -> Iterator[tuple[str, Decision]]:
+) -> Iterator[tuple[Example, Decision]]:
     """(example, decision) for every part of a network that is routed alike.
 
     Our own addresses and the broadcast address are left out: nothing is sent there.
     """
-    last = int(network.broadcast_address)
-    at = int(network.network_address)
-    while at <= last:
-        end = min(fib.interval_end(at), last + 1)
-        decision = fib.lookup(Query(src=number(source), dst=at))
-        if decision.type not in {"local", "broadcast", "multicast"}:
-            yield _example(at, end, network), decision
+    first = int(network.network_address)
+    after = first + (1 << (network.max_prefixlen - network.prefixlen))
+    src, at = number(source), first
+    while at < after:
+        end = min(fib.interval_end(at), after)
+        decision = fib.lookup(Query(src=src, dst=at))
+        if decision.type not in _NOBODY:
+            # the network's own address stands for itself alone where it must
+            yield Example(at + (at == first and end - at > 1), network), decision
         at = end
 
 
-def _example(at: int, end: int, network: Network) -> str:
-    """An address of a part; not the network's own address where there is another."""
-    first = at + 1 if at == int(network.network_address) and end - at > 1 else at
-    return str(ip_address(first.to_bytes(BITS[network.version] // 8, "big")))
+class Example:
+    """A destination among many; written out only where somebody reads it."""
+
+    __slots__ = ("_at", "_network")
+
+    def __init__(self, at: int, network: Network) -> None:
+        self._at = at
+        self._network = network
+
+    def __str__(self) -> str:
+        size = BITS[self._network.version] // 8
+        return str(ip_address(self._at.to_bytes(size, "big")))
 
 
 def astray(decision: Decision, rail: Rail) -> str:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from checks.node import Node
     from checks.rails import Rail
+    from checks.routing.decision import Decision
     from checks.routing.fib import Fib
 
 
@@ -43,6 +44,8 @@ class Reach:
     pairs: int = 0
     wrong: int = 0
     examples: list[str] = field(default_factory=list)
+    refusal: tuple[str, Decision] | None = None
+    """The first peer that a route or rule refuses on purpose, and how."""
     refused: Unread | None = None
 
     def told(self) -> str:
@@ -59,6 +62,10 @@ class View:
     index: dict[int, int]
     dark: int
     """How many nodes do not tell their rails."""
+
+    def same(self, node: Node, rail: Rail) -> Reach:
+        """Predicts every pair from a rail to the same rail elsewhere."""
+        return self.reach(node, rail, (rail.name,))
 
     def reach(self, node: Node, rail: Rail, names: Sequence[str]) -> Reach:
         """Predicts every pair from a rail to the rails of these names elsewhere."""
@@ -89,6 +96,8 @@ class View:
             if wrong:
                 found.wrong += count
                 there = group.texts[first if group.owners[first] != me else after - 1]
+                if found.refusal is None and decision.is_refused:
+                    found.refusal = (there, decision)
                 found.examples.append(f"{rail.ip} → {there} {wrong}")
 
     def peers(self, node: Node, rail: Rail, names: Sequence[str]) -> int:
@@ -103,14 +112,7 @@ class View:
 
 
 def view(nodes: Sequence[Node]) -> View:
-    """The view of these nodes, built once."""
-    if not nodes:
-        return View(groups={}, index={}, dark=0)
-    key = ("rail view", tuple(id(node) for node in nodes))
-    return nodes[0].facts.once(key, lambda: _build(nodes))
-
-
-def _build(nodes: Sequence[Node]) -> View:
+    """The view of these nodes. It is of a fleet, so no node's facts may keep it."""
     found: dict[tuple[int, str], list[tuple[int, str, int]]] = {}
     dark = 0
     for at, node in enumerate(nodes):

@@ -271,7 +271,7 @@ def _each_index(node: Node) -> Iterable[Subject[Port]]:
     source=("R06 nccl#718", "R07, R08 nccl#2157"),
     needs=(*TABLE, "ip -j -d addr", "/proc/PID/environ"),
     requires=("roce-gid-routable",),
-    follows=("roce-gid-pinned",),
+    follows=("roce-gid-pinned", "roce-gid-mooncake-choice"),
     over=_each_index,
 )
 def index_uniform(node: Node, port: Port) -> Outcome | str:

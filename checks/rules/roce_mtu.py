@@ -9,7 +9,7 @@ from checks.finding import Outcome, bad, ok, skip
 from checks.parse.garbled import Garbled
 from checks.parse.services import services
 from checks.parse.verbs import MTUS, mtu_of, pyverbs_number, verbs_device
-from checks.rules.declare import compared
+from checks.rules.declare import Subject, compared
 from checks.rules.roce_subjects import not_roce, variables
 from checks.rules.subjects import each_port
 
@@ -69,6 +69,16 @@ def _of_pyverbs(port: Port) -> int:
     return mtu
 
 
+def _node_with_ports(node: Node) -> list[Subject[None]]:
+    """The node, touching all its ports: what fails there explains what fails here."""
+    names: set[str] = set()
+    try:
+        names.update(name for port in node.ports for name in port.touches)
+    except Unread:
+        pass  # its ports are not known; the node itself is judged all the same
+    return [Subject(item=None, touches=frozenset(names))]
+
+
 @compared(
     "roce-mc-mtu",
     group="roce",
@@ -78,6 +88,7 @@ def _of_pyverbs(port: Port) -> int:
     source=("Mooncake troubleshooting: MTU", "R48 Mooncake#3868"),
     needs=("/proc/PID/environ", "ibv_devinfo -v"),
     follows=("roce-active-mtu",),
+    over=_node_with_ports,
 )
 def of_mooncake(node: Node, _: None) -> Outcome | str:
     told = variables(node, ("MC_MTU",))

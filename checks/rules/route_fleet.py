@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from checks.facts import Unread
 from checks.finding import Outcome, bad, ok, skip
-from checks.routing.query import Query, number
 from checks.rules.declare import Judged, NotHere, fleetwide
 from checks.rules.likeness import ask
 from checks.rules.rail_policy import (
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
 
     from checks.node import Node
     from checks.rails import Rail
+    from checks.routing.decision import Decision
 
 _RULE = "ip -j -4 rule"
 _ROUTE = "ip -j -4 route show table all"
@@ -65,7 +65,7 @@ def _same_rail(seen: View, node: Node, rail: Rail) -> Outcome:
     wanted = f"{rail.ip} reaches {rail.name} of every peer over {rail.netdev}"
     if not seen.peers(node, rail, (rail.name,)):
         return _own_networks(node, rail, wanted)
-    found = seen.reach(node, rail, (rail.name,))
+    found = seen.same(node, rail)
     if found.wrong:
         return bad(found.told(), wanted)
     if found.refused is not None:
@@ -184,26 +184,31 @@ def blackhole(nodes: Sequence[Node]) -> Iterable[Judged]:
 
 def _blackhole(seen: View, node: Node, rail: Rail) -> Outcome:
     address_of(active(rail))
-    fib = engine(node, rail)
-    group = seen.groups.get((version_of(rail.ip), rail.name))
-    query = Query(src=number(rail.ip), dst=0)
-    runs = list(fib.spread(query, group.numbers)) if group else []
-    asked = [(group.texts[at], each) for each, at, _ in runs] if group else []
-    for network in (
-        networks_of(rail) if seen.peers(node, rail, (rail.name,)) == 0 else ()
-    ):
-        asked += list(decisions(fib, rail.ip, network))
-    for dst, decision in asked:
-        if decision.is_refused:
-            kind = decision.type if decision.route else "a rule"
-            covers = decision.route.dst if decision.route else "everything"
-            return bad(
-                f"{kind} {covers} in table {decision.table} covers {dst}",
-                "no route that refuses covers a peer",
-            )
-    if not asked:
+    if seen.peers(node, rail, (rail.name,)):
+        found = seen.same(node, rail)
+        if found.refusal is not None:
+            return _covered(*found.refusal)
+        if found.refused is not None:
+            raise found.refused
+        return ok("no route that refuses covers a peer")
+    networks = networks_of(rail)
+    if not networks:
         return skip("no peer is known, and the rail has no subnet")
-    return ok("no route that refuses covers a peer")
+    fib = engine(node, rail)
+    for network in networks:
+        for dst, decision in decisions(fib, rail.ip, network):
+            if decision.is_refused:
+                return _covered(str(dst), decision)
+    return ok("no route that refuses covers the rail's own subnet")
+
+
+def _covered(dst: str, decision: Decision) -> Outcome:
+    kind = decision.type if decision.route else "a rule"
+    covers = decision.route.dst if decision.route else "everything"
+    return bad(
+        f"{kind} {covers} in table {decision.table} covers {dst}",
+        "no route that refuses covers a peer",
+    )
 
 
 @fleetwide(
