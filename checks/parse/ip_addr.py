@@ -144,7 +144,13 @@ def _addresses(rows: Any) -> list[Address]:
         except (KeyError, ValueError) as error:
             raise Garbled(SOURCE, f"an address that is none: {error}") from None
         flags = frozenset(key for key, value in row.items() if value is True)
-        found.append(
-            Address(interface=interface, scope=str(row.get("scope", "")), flags=flags)
-        )
+        scope = str(row.get("scope") or _scope_of(interface))
+        found.append(Address(interface=interface, scope=scope, flags=flags))
     return found
+
+
+def _scope_of(interface: IPv4Interface | IPv6Interface) -> str:
+    """What the kernel gives an address of which nobody said a scope."""
+    if interface.ip.is_loopback:
+        return "host"
+    return "link" if interface.version == 6 and interface.ip.is_link_local else "global"

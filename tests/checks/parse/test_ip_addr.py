@@ -103,3 +103,14 @@ def test_output_that_is_cut_off_is_refused(bench, cut):
 
     with pytest.raises(Unread):
         links(Facts(bench.doc(cmds={"ip -j -d addr": text})))
+
+
+def test_an_address_without_a_scope_has_the_kernels():
+    rows = [
+        {"family": "inet", "local": "127.0.0.1", "prefixlen": 8},
+        {"family": "inet", "local": "10.1.2.3", "prefixlen": 24},
+        {"family": "inet6", "local": "fe80::1", "prefixlen": 64},
+    ]
+    found = parse_addr([{"ifname": "eth0", "flags": ["UP"], "addr_info": rows}])
+    link = found["eth0"]
+    assert [each.scope for each in link.addresses] == ["host", "global", "link"]
