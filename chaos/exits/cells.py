@@ -42,12 +42,15 @@ SIGNALS: Final = ("sigint", "sigterm", "sighup", "sigkill", "worker-sigkill")
 OF_CONTROLLER: Final = ("pass", "failing", "fixture", *SIGNALS)
 CUTS: Final = ("cut-before", "cut-arming", "cut-active", "cut-disarming")
 ENDINGS: Final = (*OF_CONTROLLER, *CUTS, "reboot")
+AT_ONCE: Final = frozenset({"clock_step", "failpoint"})
+"""Kinds that no agent arms: they are in, and out, with one request to the role."""
 WAYS: Final = ("silent", "sessions", "relays")
 """Of a cut: nothing gets through any more, the daemons of the connections die, or our
 programs at their other end die."""
-TARGETS: Final = ("ssh", "netns")
-AT_ONCE: Final = frozenset({"clock_step", "failpoint"})
-"""Kinds that no agent arms: they are in, and out, with one request to the role."""
+TARGETS: Final = ("ssh", "netns", "observed")
+"""`observed`: over SSH, and the role that is broken is somebody else's."""
+NEEDS_OUR_ROLE: Final = frozenset({"restart", "port_taken", *AT_ONCE})
+"""Kinds that start a role, or tell it something: its owner would not know."""
 _PHASES: Final = ("active", "active", "arming", "disarming")
 
 
@@ -129,7 +132,8 @@ def product(
     return [
         cell(target, ending, kind, seed)
         for target, ending, kind in itertools.product(targets, endings, kinds)
-        if target == "ssh" or ending in OF_CONTROLLER
+        if (target != "netns" or ending in OF_CONTROLLER)
+        and not (target == "observed" and kind in NEEDS_OUR_ROLE)
     ]
 
 

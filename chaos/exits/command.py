@@ -48,7 +48,7 @@ def run(wanted: Wanted) -> bool:
         # What a run leaves in the lab's files is of no interest; what on its hosts is.
         inventory = folder / "lab.yaml"
         lab = None
-        if any(each.target == "ssh" for each in every):
+        if any(each.target != "netns" for each in every):
             lab = stack.enter_context(
                 Lab.up(
                     LabShape.of(HOSTS), directory=folder / "lab", inventory=inventory

@@ -24,6 +24,7 @@ from chaos.exits import snapshot
 from chaos.exits.cells import AT_ONCE, SIGNALS, Order
 from chaos.exits.cuts import cut
 from chaos.exits.marks import Marks
+from chaos.exits.owner import TOKEN, TOKEN_VARIABLE, Owner
 from chaos.safety import recover as safety
 from chaos.safety.identity import send_signal, start_ticks_of, wait_until
 
@@ -111,20 +112,27 @@ class Matrix:
         self._folder = folder
         self._lab = lab
         self._inventory = inventory
+        self._owner = Owner(lab, inventory) if lab is not None else None
         self._count = 0
 
     def play(self, cell: Cell) -> Outcome:
         """One cell, from start to end; what went wrong is in the outcome."""
         self._count += 1
         folder = self._folder / f"cell-{self._count}"
-        game = _Game(cell, folder, self._lab if cell.target == "ssh" else None)
+        owner = self._owner if cell.target == "observed" else None
+        lab = self._lab if cell.target != "netns" else None
+        game = _Game(cell, folder, lab, owner)
         begin = time.monotonic()
         try:
-            game.play(self._inventory)
+            if owner is not None:
+                owner.start()
+            game.play(owner.inventory if owner is not None else self._inventory)
         except (HarnessError, OSError) as error:
             game.outcome.problems.append(f"the driver: {error}")
         finally:
             game.close()
+            if owner is not None:
+                owner.stop()
         game.outcome.took_s = time.monotonic() - begin
         if not game.outcome.problems:
             shutil.rmtree(folder, ignore_errors=True)
@@ -134,8 +142,11 @@ class Matrix:
 class _Game:
     """One cell that is being played."""
 
-    def __init__(self, cell: Cell, folder: Path, lab: Lab | None) -> None:
+    def __init__(
+        self, cell: Cell, folder: Path, lab: Lab | None, owner: Owner | None
+    ) -> None:
         self.outcome = Outcome(cell=cell)
+        self._owner = owner
         self._cell = cell
         self._lab = lab
         self._folder = folder
@@ -189,10 +200,11 @@ class _Game:
     def _start(self, inventory: Path) -> None:
         cell = self._cell
         argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-        argv += [_VICTIM, "--target", cell.target, "--fault-ttl", f"{TTL_S:g}"]
+        target = "netns" if cell.target == "netns" else "ssh"
+        argv += [_VICTIM, "--target", target, "--fault-ttl", f"{TTL_S:g}"]
         argv += ["--seed", str(cell.seed), "--results", str(self._folder / "results")]
         argv += ["--timeout", f"{_START_TIMEOUT_S + _END_TIMEOUT_S:g}"]
-        if cell.target == "ssh":
+        if target == "ssh":
             argv += ["--inventory", str(inventory), "--arm"]
         else:
             argv += ["--block", str(BLOCK)]
@@ -220,8 +232,10 @@ class _Game:
             slow=slow,
         )
         name, _, value = self._mark.partition("=")
+        token = {TOKEN_VARIABLE: TOKEN} if self._owner is not None else {}
         return {
             **os.environ,
+            **token,
             ORDER_VARIABLE: json.dumps(order.to_json()),
             name: value,
             "XDG_RUNTIME_DIR": str(self._state),
@@ -297,6 +311,8 @@ class _Game:
         elif cell.ending == "reboot":
             assert self._lab is not None
             self._lab.reboot(self._host)
+            if self._owner is not None:
+                self._owner.start()
         elif cell.ending in SIGNALS:
             self._signal()
         self._ended_at = time.monotonic()

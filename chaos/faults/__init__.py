@@ -196,6 +196,7 @@ def failpoint(
     cluster: Cluster, control: ToxicControl, role: str, name: str, spec: str
 ) -> Failpoint:
     """A role answers with an error at a named point."""
+    _refuse_observed("failpoint", cluster, role)
     return Failpoint(cluster, role, name, spec)
 
 
@@ -203,6 +204,7 @@ def clock_step(
     cluster: Cluster, control: ToxicControl, role: str, step_s: float
 ) -> Fault:
     """The clock of a role jumps; a step back makes it stand still for so long."""
+    _refuse_observed("clock_step", cluster, role)
     return _of_hosts_only("clock_step", cluster, role, step_s)
 
 
@@ -255,6 +257,18 @@ def _of_hosts_only(kind: str, cluster: Cluster, *args: Any, **named: Any) -> Fau
         return _on_hosts(kind, cluster, *args, **named)
     reason = "it acts on hosts of their own; try --target netns"
     raise NotHere(capability=kind, target="local", reason=reason)
+
+
+def _refuse_observed(kind: str, cluster: Cluster, role: str) -> None:
+    """No lease takes back what a role was told itself, unless the role ends with us.
+
+    Raises:
+        NotHere: The role is somebody else's.
+    """
+    if cluster.hosts is None or role not in cluster.hosts.of(role).observed:
+        return
+    reason = f"{role} is not ours: it would keep it when we are gone"
+    raise NotHere(capability=kind, target="host", reason=reason)
 
 
 def _named(cluster: Cluster, name: str) -> list[Link]:

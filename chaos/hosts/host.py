@@ -28,6 +28,8 @@ class Host:
     """The address that we reach it from; "" when only the host knows."""
     scratch: str = ""
     """A mount of its own that may be filled and slowed, "" without one."""
+    observed: frozenset[str] = frozenset()
+    """Roles that are somebody else's: they outlive the run, and what it told them."""
     metrics_ports: tuple[int, ...] = ()
     """Ports that faults must leave open, beside SSH and DNS."""
 

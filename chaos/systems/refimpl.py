@@ -139,7 +139,8 @@ class RefimplCluster:
         self._layout = dataclasses.replace(layout, proxied=not on_hosts)
         # Roles here inherit our environment: a token in it is asked for by their doors.
         inherited = os.environ.get(_ROLE_TOKEN, "")
-        self._token = secrets.token_hex(16) if on_hosts else inherited
+        # On hosts one of ours, where no owner of observed roles has told us theirs.
+        self._token = inherited or (secrets.token_hex(16) if on_hosts else "")
         know(self._token)
         self._links = tuple(
             dataclasses.replace(link, greeting=_GREETINGS[link.plane])

@@ -154,9 +154,11 @@ class SshTarget(HostTarget):
         return list({entry.name: entry for entry in self._entries.values()}.values())
 
     def _host(self, entry: HostEntry, rails: int) -> Host:
+        roles = [r for r, each in self._entries.items() if each.name == entry.name]
         return Host(
             name=entry.name,
-            roles=tuple(r for r, e in self._entries.items() if e.name == entry.name),
+            roles=tuple(roles),
+            observed=frozenset(r for r in roles if not (entry.manage or r == PROBE)),
             agent=self._agent_of(entry),
             devices=devices_of(entry),
             addresses=addresses_of(entry),

@@ -62,13 +62,18 @@ def asked(monkeypatch):
     return calls
 
 
+def hosts(*observed):
+    """Hosts of which these roles are somebody else's."""
+    return SimpleNamespace(of=lambda _: SimpleNamespace(observed=frozenset(observed)))
+
+
 def test_every_fault_is_dispatched() -> None:
     assert set(ARGUMENTS) == set(build.__all__) - {"links_of", "failpoint"}
 
 
 @pytest.mark.parametrize("kind", sorted(ARGUMENTS))
 def test_a_cluster_with_hosts_gets_the_form_of_hosts(kind, cluster, asked) -> None:
-    cluster.hosts = SimpleNamespace()
+    cluster.hosts = hosts()
 
     fault = getattr(build, kind)(cluster, None, *ARGUMENTS[kind])
 
@@ -77,7 +82,7 @@ def test_a_cluster_with_hosts_gets_the_form_of_hosts(kind, cluster, asked) -> No
 
 
 def test_links_are_found_before_the_form_of_hosts_is_asked(cluster, asked) -> None:
-    cluster.hosts = SimpleNamespace()
+    cluster.hosts = hosts()
     build.blackhole(cluster, None, "store-1")
 
     ((_, (links,)),) = asked
@@ -94,3 +99,26 @@ def test_what_needs_a_host_is_not_here_on_the_local_target(kind, cluster) -> Non
 @pytest.mark.parametrize("kind", sorted(set(ARGUMENTS) - set(OF_HOSTS_ONLY)))
 def test_the_other_faults_have_a_local_form(kind, cluster, control) -> None:
     assert getattr(build, kind)(cluster, control, *ARGUMENTS[kind]).kind == kind
+
+
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [("failpoint", ("store-0", "store.read", "on")), ("clock_step", ("store-0", 1.0))],
+)
+def test_what_a_role_of_somebody_else_would_keep_is_not_told_it(
+    kind, given, cluster, asked
+) -> None:
+    """A failpoint has no lease but the life of its process, and that one stays."""
+    cluster.hosts = hosts("store-0")
+
+    with pytest.raises(NotHere, match="store-0 is not ours: it would keep it"):
+        getattr(build, kind)(cluster, None, *given)
+    assert asked == []
+
+
+def test_a_role_of_ours_may_be_told(cluster) -> None:
+    cluster.hosts = hosts("store-1")
+
+    fault = build.failpoint(cluster, None, "store-0", "store.read", "on")
+
+    assert fault.kind == "failpoint"

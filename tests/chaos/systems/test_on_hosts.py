@@ -141,3 +141,52 @@ def test_no_secret_is_on_a_command_line(cluster) -> None:
     assert len(token) == 32
     assert not [word for word in words if token in word]
     assert "--die-with-parent" not in words
+
+
+class Told:
+    """A target that only remembers what a role was told by environment."""
+
+    name = "told"
+    hosts = ()
+
+    def __init__(self) -> None:
+        self.env: dict[str, str] = {}
+
+    def prepare(self, spec):
+        pass
+
+    def address(self, role, plane="control", rail=0):
+        return "192.0.2.1"
+
+    def python(self, role):
+        return "python3"
+
+    def spawn(self, role, argv, env):
+        self.env = env
+        return SimpleNamespace(pid=1)
+
+    def wait_ready(self, role, marker, *, timeout_s):
+        return marker
+
+
+def test_a_token_that_an_operator_gave_is_the_one_of_all_roles(monkeypatch) -> None:
+    """Roles that are only observed have theirs already, and no run can choose it."""
+    target = Told()
+    monkeypatch.setenv("REFIMPL_TOKEN", "token-of-an-operator")
+    cluster, _ = load_system("refimpl").plan(SPEC, target)
+    cluster.start_role("store-0")
+
+    assert target.env["REFIMPL_TOKEN"] == "token-of-an-operator"
+
+
+def test_without_one_every_cluster_has_a_token_of_its_own(monkeypatch) -> None:
+    monkeypatch.delenv("REFIMPL_TOKEN", raising=False)
+    tokens = set()
+    for _ in range(2):
+        target = Told()
+        cluster, _ = load_system("refimpl").plan(SPEC, target)
+        cluster.start_role("store-0")
+        tokens.add(target.env["REFIMPL_TOKEN"])
+
+    assert len(tokens) == 2
+    assert min(map(len, tokens)) >= 16
