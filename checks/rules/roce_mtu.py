@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from checks.facts import Unread, first
@@ -71,12 +72,10 @@ def _of_pyverbs(port: Port) -> int:
 
 def _node_with_ports(node: Node) -> list[Subject[None]]:
     """The node, touching all its ports: what fails there explains what fails here."""
-    names: set[str] = set()
-    try:
-        names.update(name for port in node.ports for name in port.touches)
-    except Unread:
-        pass  # its ports are not known; the node itself is judged all the same
-    return [Subject(item=None, touches=frozenset(names))]
+    names: frozenset[str] = frozenset()
+    with suppress(Unread):  # the node is judged also where its ports are not known
+        names = names.union(*(port.touches for port in node.ports))
+    return [Subject(item=None, touches=names)]
 
 
 @compared(

@@ -32,7 +32,7 @@ def env(plan):
     }
 
 
-def _device(plan, rail):
+def _devinfo_of(plan, rail):
     gids = "".join(_printed(*each) for each in rail.gids)
     return (
         f"hca_id:\t{rail.device}\n"
@@ -80,7 +80,7 @@ def _printed(index, gid, kind):
 
 
 def devinfo(plan):
-    return "".join(_device(plan, rail) for rail in plan.rails)
+    return "".join(_devinfo_of(plan, rail) for rail in plan.rails)
 
 
 def _rows_of_mapping():
@@ -211,3 +211,311 @@ def files(plan):
             (AFTER, "1\n"),
         ]
     return found
+
+
+# Single faults; all at the rail with index 4 where it does not say otherwise
+
+AT = 4
+ZERO = "0000:0000:0000:0000:0000:0000:0000:0000\n"
+
+
+def _rail(plan):
+    return plan.rails[AT]
+
+
+def _device(plan):
+    return _rail(plan).device
+
+
+def _netdev(plan):
+    return _rail(plan).netdev
+
+
+def _bdf(plan):
+    return _rail(plan).bdf
+
+
+def _slot(document, rail, index, gid=None, kind=None, netdev=None):
+    base = f"/sys/class/infiniband/{rail.device}/ports/1"
+    said = {"gids": gid, "gid_attrs/types": kind, "gid_attrs/ndevs": netdev}
+    for leaf, text in said.items():
+        if text is not None:
+            entry = {"text": f"{text}\n"} if text else {"errno": "EINVAL"}
+            document["files"][f"{base}/{leaf}/{index}"] = entry
+
+
+def _rewrite(document, line, old, new):
+    for key, entry in document["cmds"].items():
+        if key.startswith(line):
+            for each in entry if isinstance(entry, list) else [entry]:
+                assert old in each["stdout"], key
+                each["stdout"] = each["stdout"].replace(old, new)
+            return
+    raise AssertionError(f"no command {line}")
+
+
+def _no_gids(document, plan):
+    for index in range(4):
+        _slot(document, _rail(plan), index, ZERO.strip(), "", "")
+
+
+def _only_v1(document, plan):
+    for index in (1, 3):
+        _slot(document, _rail(plan), index, ZERO.strip(), "", "")
+
+
+def _only_link_local(document, plan):
+    for index in (2, 3):
+        _slot(document, _rail(plan), index, ZERO.strip(), "", "")
+
+
+def _left_over(document, plan):
+    """A GID of an address that is gone, behind the ones in use."""
+    gid = "0000:0000:0000:0000:0000:ffff:c612:0463"
+    _slot(document, _rail(plan), 5, gid, "RoCE v2", _netdev(plan))
+
+
+def _pinned_to_v1(document, plan):
+    """The rail's address is in another slot than on its peers; 3 holds RoCE v1."""
+    rail = _rail(plan)
+    _slot(document, rail, 5, rail.gids[3][1], "RoCE v2", rail.netdev)
+    _slot(document, rail, 3, kind="IB/RoCE v1")
+
+
+def _empty_pin(document, plan):
+    _environ(document, plan, "MC_GID_INDEX=3", "NCCL_IB_GID_INDEX=")
+
+
+def _environ(document, plan, old, new):
+    entry = document["files"][f"/proc/{plan.pid}/environ"]
+    assert f"{old}\0" in entry["text"]
+    entry["text"] = entry["text"].replace(f"{old}\0", f"{new}\0")
+
+
+def _moved_index(document, plan):
+    """The rail's RoCE v2 GID is in slot 2 as well as in the pinned one."""
+    _slot(document, _rail(plan), 2, kind="RoCE v2")
+
+
+def _foreign_choice(document, plan):
+    """The pinned slot holds the address of a VLAN interface of the rail."""
+    rail = _rail(plan)
+    name = f"{rail.netdev}.9"
+    _slot(document, rail, 3, "0000:0000:0000:0000:0000:ffff:c633:6405", netdev=name)
+    _slot(document, rail, 2, kind="RoCE v2")
+    rows = json.loads(document["cmds"]["ip -j -d addr"]["stdout"])
+    vlan = {
+        "ifindex": 90,
+        "ifname": name,
+        "link": rail.netdev,
+        "flags": ["UP", "LOWER_UP"],
+        "mtu": 4200,
+        "operstate": "UP",
+        "link_type": "ether",
+        "address": rail.mac,
+        "linkinfo": {"info_kind": "vlan", "info_data": {"id": 9}},
+        "addr_info": [
+            {
+                "family": "inet",
+                "local": "198.51.100.5",
+                "prefixlen": 24,
+                "scope": "global",
+            }
+        ],
+    }
+    document["cmds"]["ip -j -d addr"]["stdout"] = json.dumps([*rows, vlan])
+
+
+def _many_gids(document, plan):
+    for index in range(4, 10):
+        _slot(document, _rail(plan), index, _rail(plan).gids[0][1], "IB/RoCE v1")
+        _slot(document, _rail(plan), index, netdev=_netdev(plan))
+
+
+def _iwarp(document, plan):
+    path = f"/sys/class/infiniband/{_device(plan)}/node_type"
+    document["files"][path] = {"text": "4: RNIC\n"}
+
+
+def _small_mtu(document, plan):
+    text = devinfo(plan).split("hca_id")
+    text[AT + 1] = text[AT + 1].replace(
+        "active_mtu:\t\t4096 (5)", "active_mtu:\t\t1024 (3)"
+    )
+    document["cmds"]["ibv_devinfo -v"]["stdout"] = "hca_id".join(text)
+
+
+def _small_region(document, plan):
+    text = devinfo(plan).split("hca_id")
+    text[AT + 1] = text[AT + 1].replace("0xffffffffffffffff", "0x80000000")
+    document["cmds"]["ibv_devinfo -v"]["stdout"] = "hca_id".join(text)
+
+
+def _other_mc_mtu(document, plan):
+    _environ(document, plan, "MC_MTU=4096", "MC_MTU=1024")
+
+
+def _trusts_pcp(document, plan):
+    """Set by hand to pcp: no mapping is printed any more."""
+    name = _netdev(plan)
+    text = mlnx_qos()
+    mapping = text[text.index("dscp2prio") : text.index("Receive")]
+    text = text.replace("state: dscp", "state: pcp").replace(mapping, "")
+    document["cmds"][f"mlnx_qos -i {name}"]["stdout"] = text
+    document["cmds"][f"dcb -j app show dev {name}"]["stdout"] = "{}"
+    document["files"][f"/sys/class/net/{name}/qos/trust"] = {"text": "pcp\n"}
+
+
+def _no_pfc(document, plan):
+    name = _netdev(plan)
+    _rewrite(
+        document,
+        f"dcb -j pfc show dev {name}",
+        "true, false, false, false, false]",
+        "false, false, false, false, false]",
+    )
+    _rewrite(
+        document,
+        f"mlnx_qos -i {name}",
+        "enabled     0   0   0   1",
+        "enabled     0   0   0   0",
+    )
+
+
+def _other_priority(document, plan):
+    """DSCP 26 goes to priority 2 on this NIC."""
+    name = _netdev(plan)
+    _rewrite(
+        document,
+        f"mlnx_qos -i {name}",
+        "prio:3 dscp:31,30,29,28,27,26,",
+        "prio:3 dscp:31,30,29,28,27,",
+    )
+    _rewrite(document, f"mlnx_qos -i {name}", "prio:2 dscp:", "prio:2 dscp:26,")
+
+
+def _lossy_class(document, plan):
+    _environ(document, plan, "MC_IB_TC=106", "NCCL_IB_TC=192")
+
+
+def _lldpad(document, plan):
+    name = f"mlnx_qos -i {_netdev(plan)}"
+    warning = (
+        "****** WARNING: lldpad service is running and may overwrite your settings "
+        "******\n"
+    )
+    document["cmds"][name]["stdout"] = warning + document["cmds"][name]["stdout"]
+
+
+def _no_ecn(document, plan):
+    path = f"/sys/class/net/{_netdev(plan)}/ecn/roce_rp/enable/{PRIORITY}"
+    document["files"][path] = {"text": "0\n"}
+
+
+def _other_congestion_control(document, plan):
+    _rewrite(
+        document, f"mlxreg -d {_bdf(plan)} --reg_name PPCC", "0x00000001", "0x00000000"
+    )
+
+
+def _no_window(document, plan):
+    line = f"mlxreg -d {_bdf(plan)} --reg_name ROCE_ACCL"
+    name = f"{'roce_tx_window_en':<30}| "
+    _rewrite(document, line, f"{name}0x00000001", f"{name}0x00000000")
+
+
+def _forced_routing(document, plan):
+    line = f"mlxreg -d {_bdf(plan)} --reg_name ROCE_ACCL"
+    name = f"{'adaptive_routing_forced_en':<30}| "
+    _rewrite(document, line, f"{name}0x00000000", f"{name}0x00000001")
+
+
+def _exclusive(document, plan):
+    document["cmds"]["rdma -j system"]["stdout"] = json.dumps({"netns": "exclusive"})
+    files = document["files"]
+    files["/sys/module/ib_core/parameters/netns_mode"] = {"text": "N\n"}
+    files["/etc/modprobe.d/ib_core.conf"] = {"text": "options ib_core netns_mode=0\n"}
+
+
+def _lost_at_boot(document, plan):
+    path = "/etc/modprobe.d/ib_core.conf"
+    document["files"][path] = {"text": "options ib_core netns_mode=0\n"}
+
+
+def _timeouts(document, plan):
+    base = f"/sys/class/infiniband/{_device(plan)}/ports/1/hw_counters"
+    document["files"][f"{base}/local_ack_timeout_err"][1]["text"] = "2717\n"
+
+
+def _few_regions(document, plan):
+    entry = document["cmds"]["rdma -j resource show"]
+    rows = json.loads(entry["stdout"])
+    rows[AT]["mr"] = 16_700_000
+    entry["stdout"] = json.dumps(rows)
+
+
+MUTANTS = [
+    {"check": "roce-gid-table", "subject": _device, "change": _no_gids},
+    {"check": "roce-gid-v2", "subject": _device, "change": _only_v1},
+    {"check": "roce-gid-routable", "subject": _device, "change": _only_link_local},
+    {"check": "roce-gid-ip-match", "subject": _device, "change": _left_over},
+    {"check": "roce-gid-pinned", "subject": _device, "change": _pinned_to_v1},
+    {"check": "roce-gid-index-uniform", "subject": _device, "change": _moved_index},
+    {
+        "check": "roce-gid-mooncake-choice",
+        "subject": _device,
+        "change": _foreign_choice,
+    },
+    {
+        "check": "roce-gid-churn",
+        "subject": _device,
+        "status": "WARN",
+        "change": _many_gids,
+    },
+    {"check": "roce-transport", "subject": _device, "change": _iwarp},
+    {"check": "roce-active-mtu", "subject": _device, "change": _small_mtu},
+    {"check": "roce-mc-mtu", "change": _other_mc_mtu},
+    {"check": "roce-max-mr", "subject": _device, "change": _small_region},
+    {"check": "roce-trust", "subject": _netdev, "change": _trusts_pcp},
+    {"check": "roce-pfc", "subject": _netdev, "change": _no_pfc},
+    {"check": "roce-dscp2prio", "subject": _netdev, "change": _other_priority},
+    {
+        "check": "roce-dcbx-willing",
+        "subject": _netdev,
+        "status": "WARN",
+        "change": _lldpad,
+    },
+    {"check": "roce-ecn", "subject": _netdev, "status": "WARN", "change": _no_ecn},
+    {
+        "check": "roce-cc-algo",
+        "subject": _bdf,
+        "status": "WARN",
+        "change": _other_congestion_control,
+    },
+    {"check": "roce-lossy", "subject": _bdf, "status": "WARN", "change": _no_window},
+    {
+        "check": "roce-adaptive-routing",
+        "subject": _bdf,
+        "status": "WARN",
+        "change": _forced_routing,
+    },
+    {"check": "roce-rdma-netns", "change": _exclusive},
+    {
+        "check": "roce-rdma-netns",
+        "status": "WARN",
+        "change": _lost_at_boot,
+        "note": "boot",
+    },
+    {
+        "check": "roce-counters-retrans",
+        "subject": _device,
+        "status": "WARN",
+        "change": _timeouts,
+    },
+    {
+        "check": "roce-qp-resources",
+        "subject": _device,
+        "status": "WARN",
+        "change": _few_regions,
+    },
+]
