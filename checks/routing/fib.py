@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from checks.parse.ip_rule import PolicyRule
 
 _LOCAL_HOP = Hop(dev=LOOPBACK, gateway="", weight=1, flags=frozenset())
+_SOURCES = 1024
 _DEAD = frozenset({"dead"})
 _DOWN = frozenset({"dead", "linkdown"})
 
@@ -46,6 +47,7 @@ class Fib:
     own: frozenset[int] | None = None
     quiet: frozenset[str] = frozenset()
     unread: Mapping[str, Unread] = field(default_factory=dict)
+    _by_source: dict[int, Sequence[tuple[int, Matcher]]] = field(default_factory=dict)
 
     @cached_property
     def matchers(self) -> tuple[Matcher, ...]:
@@ -89,22 +91,27 @@ class Fib:
             found = _search(self.merged, query, self.quiet)
             missing = Decision(error=UNREACHABLE)
             return replace(found, table=self.merged.name) if found else missing
-        at = 0
-        for _ in range(4 * len(self.rules) + 4):
-            if at >= len(self.matchers):
-                break
-            matcher = self.matchers[at]
-            if not matcher.matches(query):
-                at += 1
+        least = 0
+        for at, matcher in self._about(query.src):
+            if at < least or not matcher.matches(query):
                 continue
             if matcher.rule.goto is not None:
-                at = self._target(at, matcher.rule.goto)
+                least = self._target(at, matcher.rule.goto)
                 continue
             decided = self._act(matcher.rule, query)
             if decided is not None:
                 return decided
-            at += 1
         return Decision(error=UNREACHABLE)
+
+    def _about(self, src: int) -> Sequence[tuple[int, Matcher]]:
+        """(place, matcher) of the rules that may match packets of this source."""
+        found = self._by_source.get(src)
+        if found is None:
+            every = enumerate(self.matchers)
+            found = tuple((at, each) for at, each in every if not each.excludes(src))
+            if len(self._by_source) < _SOURCES:
+                self._by_source[src] = found
+        return found
 
     def _target(self, at: int, priority: int) -> int:
         """Where a goto leads; past the rule itself where its target is missing."""

@@ -60,6 +60,12 @@ class Matcher:
         """Whether the rule takes part; a rule with `not` turns all of it around."""
         return self._selects(query) != self.rule.inverted
 
+    def excludes(self, src: int) -> bool:
+        """Whether it matches no packet of this source, whatever else is in it."""
+        if self.src is None or self.rule.inverted:
+            return False
+        return src >> self.src[1] != self.src[0]
+
     def dst_range(self) -> tuple[int, ...]:
         """(first address, first address after) of its destinations, if it has any."""
         if self.dst is None:
