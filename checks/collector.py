@@ -109,6 +109,11 @@ DIRECTORIES = (
     "/dev/infiniband",
     "/run/openvswitch",
     "/etc/cni/net.d",
+    "/etc/netplan",
+    "/etc/systemd/network",
+    "/etc/network/interfaces.d",
+    "/etc/NetworkManager/system-connections",
+    "/run/NetworkManager/system-connections",
     "/etc/libibverbs.d",
     "/sys/devices/system/node",
 )
@@ -128,6 +133,7 @@ COMMANDS = (
     "ip -j -4 route show table all",
     "ip -j -6 route show table all",
     "ip -j neigh",
+    "nmcli -t -f DEVICE,STATE,CONNECTION d",
     "rdma -j -d dev",
     "rdma -j -d link",
     "rdma -j system",
@@ -685,22 +691,10 @@ def node_jobs(collector: Collector, ports: Ports, options: Any) -> List[List[str
         source, _, target = peer.partition(">")
         jobs.append(["ip", "-j", "route", "get", target, "from", source])
         if options.active:
-            jobs.append(
-                [
-                    "ping",
-                    "-c",
-                    "1",
-                    "-W",
-                    "1",
-                    "-M",
-                    "do",
-                    "-s",
-                    str(options.ping_bytes),
-                    "-I",
-                    source,
-                    target,
-                ]
-            )
+            # a small packet beside the large one: is it the size, or the peer?
+            for size in (56, options.ping_bytes):
+                words = "ping -c 1 -W 1 -M do -s %d -I" % size
+                jobs.append(words.split() + [source, target])
     if options.nft:
         jobs.append(["nft", "-j", "list", "ruleset"])
     return jobs
