@@ -83,6 +83,15 @@ class Choice:
         return self.why
 
 
+def version_of(text: str) -> Version:
+    """(0, 3, 8, 1) of `0.3.8.post1`; candidates of a release count as the release."""
+    found = re.match(r"v?(\d+(?:\.\d+)*)(?:\.?post(\d+))?", text)
+    if found is None:
+        return ()
+    numbers = [int(part) for part in found.group(1).split(".")]
+    return (*numbers, int(found.group(2))) if found.group(2) else tuple(numbers)
+
+
 def era(version: Version | None) -> Era:
     """The era of a version; an unknown one counts as the newest."""
     if version is None or version >= (0, 3, 12):

@@ -94,13 +94,25 @@ class GidTable:
 def gid_table(facts: Facts, device: str, port: int) -> GidTable:
     """The table of one port, from the first source that tells it."""
     return facts.once(
-        ("gid table", device, port),
-        lambda: first(
-            lambda: of_sysfs(facts, device, port),
+        ("gid table", device, port), lambda: _gid_table(facts, device, port)
+    )
+
+
+def _gid_table(facts: Facts, device: str, port: int) -> GidTable:
+    """A source that is cut off or broken is not replaced by another one."""
+    try:
+        return of_sysfs(facts, device, port)
+    except Unread as error:
+        if error.kind in {"garbled", "truncated"}:
+            raise
+        refusal = error
+    try:
+        return first(
             lambda: of_devinfo(facts, device, port),
             lambda: of_show_gids(facts, device, port),
-        ),
-    )
+        )
+    except Unread as error:
+        raise (error if refusal.kind == "missing" else refusal) from None
 
 
 def of_sysfs(facts: Facts, device: str, port: int) -> GidTable:
@@ -127,7 +139,7 @@ def of_devinfo(facts: Facts, device: str, port: int) -> GidTable:
     """
     told = verbs_device(facts, device).port(port)
     if not told.gids and "gid_tbl_len" not in told.fields:
-        raise Garbled("ibv_devinfo -v", f"{device}: it lists no GIDs, only -v does")
+        raise Unread("missing", "ibv_devinfo -v", f"{device}: no GIDs without -v")
     gids = tuple(
         Gid(index=index, address=address, kind=kind, netdev=None)
         for index, address, kind in told.gids

@@ -12,13 +12,14 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from checks.facts import Facts, Result, Unread, derived, first
+from checks.facts import Facts, Result, Unread, derived
 from checks.parse.garbled import Garbled
 
 SOURCE = "rdma -j system"
 PARAMETER = "/sys/module/ib_core/parameters/netns_mode"
 MODPROBE = "/etc/modprobe.d/*.conf"
 MODES = ("shared", "exclusive")
+_REPLACEABLE = frozenset({"missing", "no tool", "denied", "failed"})
 _TEXT = re.compile(r"\bnetns\s+(shared|exclusive)\b(?=\s)")
 _OPTION = re.compile(r"^\s*options\s+ib_core\s+.*\bnetns_mode=(\w+)", re.MULTILINE)
 _SHARED = {"1": True, "y": True, "n": False, "0": False}
@@ -27,10 +28,16 @@ _SHARED = {"1": True, "y": True, "n": False, "0": False}
 @derived
 def netns_mode(facts: Facts) -> str:
     """`shared` or `exclusive`, in effect now."""
-    return first(
-        lambda: _of_tool(facts.result("rdma", "system")),
-        lambda: _word(PARAMETER, facts.line(PARAMETER)),
-    )
+    try:
+        return _of_tool(facts.result("rdma", "system"))
+    except Unread as error:
+        if error.kind not in _REPLACEABLE:
+            raise
+        refusal = error
+    try:
+        return _word(PARAMETER, facts.line(PARAMETER))
+    except Unread as error:
+        raise (error if refusal.kind == "missing" else refusal) from None
 
 
 @derived

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from checks.facts import Unread
 from checks.finding import Outcome, bad, ok, unknown
-from checks.gids import Era, asked_index, choose, era, is_overlay
+from checks.gids import Era, asked_index, choose, era, is_overlay, version_of
 from checks.parse.gid_table import V2
 from checks.parse.ip_addr import links
-from checks.parse.mooncake_version import mooncake_version
 from checks.parse.services import services
+from checks.parse.wheel_version import mooncake_version
 from checks.rules.declare import Subject, check, compared
 from checks.rules.roce_subjects import not_roce, table_of, variables
 from checks.rules.subjects import each_port, rail_of
@@ -364,7 +364,7 @@ def _demand_netdevs(table: GidTable) -> None:
 
 def _version(node: Node) -> tuple[int, ...] | None:
     try:
-        return mooncake_version(node.facts)
+        return version_of(mooncake_version(node.facts)) or None
     except Unread:
         return None
 

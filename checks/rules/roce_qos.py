@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from checks.facts import Unread, first
+from checks.facts import Unread
 from checks.finding import Outcome, bad, ok, skip
 from checks.gids import atoi
 from checks.parse.dcb import NOT_SUPPORTED, dcb_dscp, dcb_pfc, dcb_willing
@@ -13,6 +13,7 @@ from checks.parse.garbled import Garbled
 from checks.parse.mlnx_qos import qos
 from checks.parse.mlxreg import register
 from checks.rules.declare import NotHere, Subject, check, compared
+from checks.rules.optional import UNREADABLE, optional
 from checks.rules.roce_subjects import each_qos_netdev, port_of, variables
 from checks.rules.subjects import each_nic_address
 
@@ -27,6 +28,7 @@ CLASSES = ("MC_IB_TC", "NCCL_IB_TC", "UCX_IB_TRAFFIC_CLASS", "NVSHMEM_IB_TRAFFIC
 IBGDA = "NVSHMEM_IB_ENABLE_IBGDA"
 _TRUTHS = frozenset({"1", "true", "yes", "on", "y"})
 _GLOBAL = re.compile(r"tclass\s*=\s*(\d+)", re.IGNORECASE)
+_BROKEN = frozenset({"garbled", "truncated", "timeout"})
 _PPCC = "PPCC"
 _ROCE_ACCL = "ROCE_ACCL"
 _LOSSY = ("roce_adp_retrans_en", "roce_tx_window_en", "roce_slow_restart_en")
@@ -65,9 +67,8 @@ def lossless(facts: Facts, netdev: str) -> frozenset[int]:
 
 def mapping_of(facts: Facts, netdev: str) -> Mapping[int, int]:
     """DSCP to priority as far as it is told."""
-    return first(
-        lambda: _mapping_of_mlnx(facts, netdev), lambda: dcb_dscp(facts, netdev)
-    )
+    found = optional(lambda: _mapping_of_mlnx(facts, netdev), UNREADABLE)
+    return dcb_dscp(facts, netdev) if found is None else found
 
 
 def priority_of(facts: Facts, netdev: str, dscp: int) -> int:
@@ -81,13 +82,18 @@ def priority_of(facts: Facts, netdev: str, dscp: int) -> int:
 
 
 def _agreed(readers: Mapping[str, Callable[[], str]]) -> str:
-    """What all sources that can be read say; the first refusal where none can."""
+    """What all sources that can be read say; the first refusal where none can.
+
+    A source that was cut off or is broken could contradict the others: it refuses.
+    """
     told: dict[str, str] = {}
     refused: list[Unread] = []
     for name, read in readers.items():
         try:
             told[name] = read()
         except Unread as error:
+            if error.kind in _BROKEN:
+                raise
             refused.append(error)
     if not told:
         telling = [error for error in refused if error.kind != "missing"]
@@ -391,10 +397,12 @@ def willing(node: Node, netdev: str) -> Outcome:
         refused.append(error)
     if faults:
         return bad("; ".join(faults), "only the operating system sets QoS")
-    if seen:
+    broken = [error for error in refused if error.kind in _BROKEN]
+    if seen and not broken:
         return ok(", ".join(seen), "only the operating system sets QoS")
     _unless_virtual(node, netdev)
-    raise next((e for e in refused if e.kind != "missing"), refused[0])
+    telling = [error for error in refused if error.kind != "missing"]
+    raise (broken or telling or refused)[0]
 
 
 @compared(

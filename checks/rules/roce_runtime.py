@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from checks.facts import Unread, first
 from checks.finding import Outcome, bad, info, ok
+from checks.gids import atoi
 from checks.parse.garbled import Garbled
 from checks.parse.hw_counters import SATURATED, change_of, counter_paths, statistics
 from checks.parse.rdma_link import core_is_absent
@@ -14,6 +15,7 @@ from checks.parse.rdma_system import netns_mode, persistent_mode
 from checks.parse.verbs import pyverbs_number, verbs_device
 from checks.rules.declare import NotHere, check, compared
 from checks.rules.roce_subjects import not_roce, variables
+from checks.rules.segment import planned
 from checks.rules.subjects import each_port
 
 if TYPE_CHECKING:
@@ -49,8 +51,6 @@ RETRANSMISSIONS = frozenset(
 """By driver: mlx5, then soft-RoCE, then others."""
 CONGESTION = ("np_cnp_sent", "rp_cnp_handled", "np_ecn_marked_roce_packets")
 _PAUSE = re.compile(r"^[rt]x_prio\d_pause$")
-_SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b)?\s*$", re.IGNORECASE)
-_SEGMENTS = ("MOONCAKE_GLOBAL_SEGMENT_SIZE", "MC_STORE_GLOBAL_SEGMENT_SIZE")
 _RESOURCES = ("qp", "cq", "mr")
 
 
@@ -110,22 +110,12 @@ def max_region(node: Node, port: Port) -> Outcome:
 
 def _largest_region(node: Node) -> int:
     """What is registered at once: the planned segment, split by MC_MAX_MR_SIZE."""
-    told = variables(node, (*_SEGMENTS, "MC_MAX_MR_SIZE"))
-    sizes = [bytes_of(name, value) for _, name, value in told if name in _SEGMENTS]
-    planned = max(sizes, default=node.profile.memory.segment_bytes)
-    if planned is None:
+    told = variables(node, ("MC_MAX_MR_SIZE",))
+    segment = planned(node)
+    if segment is None:
         raise NotHere("no segment is planned: no process and no profile tells one")
-    parts = [bytes_of(n, v) for _, n, v in told if n == "MC_MAX_MR_SIZE"]
-    return min([planned, *[part for part in parts if part > 0]])
-
-
-def bytes_of(name: str, text: str) -> int:
-    """A size in bytes: `68719476736`, `64GB`, `64gib`; units are powers of 1024."""
-    found = _SIZE.match(text)
-    if found is None:
-        raise Garbled(name, f"no size: {text!r}")
-    power = " kmgt".index(found.group(2).lower() or " ")
-    return int(float(found.group(1)) * 1024**power)
+    parts = [atoi(value) for _, _, value in told]
+    return min([segment, *[part for part in parts if part > 0]])
 
 
 def _changes(port: Port, names: frozenset[str]) -> tuple[list[Change], list[Unread]]:
