@@ -187,6 +187,7 @@ def _default_domain(facts: Facts) -> str:
     fix=("set GRUB_CMDLINE_LINUX alike, update-grub, reboot",),
     source=("article: IOMMU settings",),
     needs=(CMDLINE,),
+    follows=("iommu-cmdline-invalid",),
 )
 def arguments_alike(node: Node, _: None) -> Outcome | str:
     value = " ".join(iommu_tokens(cmdline(node.facts))) or "none"
@@ -317,7 +318,7 @@ def acs_srcvalid(node: Node, device: Device | Unread) -> Outcome:
 @check(
     "iommu-acs-unreadable",
     group="iommu",
-    severity="W",
+    severity="I",
     why="lspci hides capabilities from everybody but root: nothing is known of ACS",
     fix=("collect as root",),
     source=("experiment: lspci without privilege",),

@@ -316,7 +316,8 @@ SHAPES = [
     "DMAR: [DMA Write] Request device [02:00.0] fault addr 0 [fault reason 05] PTE"
     " Write access is not set",
     "DMAR: [DMA Write PASID ffffffff] Request device [02:00.0] PASID ffffffff fault"
-    " addr 1000 [fault reason 0x71] SM: Present bit in first-level paging entry is clear",
+    " addr 1000 [fault reason 0x71] SM: Present bit in first-level paging entry is"
+    " clear",
     "mlx5_core 0000:02:00.0: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x0010"
     " address=0xfe000 flags=0x0020]",
     "AMD-Vi: Event logged [IO_PAGE_FAULT device=02:00.0 domain=0x0010 address=0xfe000"

@@ -42,8 +42,9 @@ def test_f28_r38_a_nic_with_less_bandwidth_than_it_can_use_fails(bench):
 
 def test_f28_the_same_text_of_the_pci_core_passes(bench):
     line = (
-        "pci 0000:97:00.0: 4.000 Gb/s available PCIe bandwidth, limited by 5.0"
-        " GT/s PCIe x1 link at 0000:00:1c.0 (capable of 8.000 Gb/s with 5.0 GT/s PCIe x2 link)"
+        "pci 0000:97:00.0: 4.000 Gb/s available PCIe bandwidth, limited by 5.0 GT/s"
+        " PCIe x1 link at 0000:00:1c.0 (capable of 8.000 Gb/s with 5.0 GT/s PCIe x2"
+        " link)"
     )
 
     with_nic = bench.judge(bench.doc(files=nic(), cmds=log(line)))
