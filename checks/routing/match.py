@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from checks.facts import Unread
+from checks.routing.query import UDP
 
 if TYPE_CHECKING:
     from checks.parse.ip_route import Network
@@ -24,6 +25,7 @@ _PROTOCOLS = {
     "ipv6-icmp": 58,
     "sctp": 132,
 }
+_IPV4_BITS = 32
 _Prefix = tuple[int, int]
 
 
@@ -38,6 +40,7 @@ class Matcher:
     sport: tuple[int, int] | None
     dport: tuple[int, int] | None
     uids: tuple[int, int] | None
+    default_protocol: int
     is_plain: bool
     """Only source, destination and mark select: the common case."""
 
@@ -53,6 +56,7 @@ class Matcher:
             sport=_span(ports, "sport"),
             dport=_span(ports, "dport"),
             uids=_uids(rule.uids),
+            default_protocol=UDP if bits == _IPV4_BITS else 0,
             is_plain=not (any(rest) or rule.l3mdev or rule.detached),
         )
 
@@ -93,10 +97,17 @@ class Matcher:
             return _in_vrf(query)
         return (
             (not rule.tos or rule.tos == query.tos)
-            and self.protocol in {None, query.protocol}
+            and self._carries(query.protocol)
             and _within(query.sport, self.sport)
             and _within(query.dport, self.dport)
             and _within(query.uid, self.uids)
+        )
+
+    def _carries(self, protocol: int | None) -> bool:
+        if self.protocol is None:
+            return True
+        return self.protocol == (
+            self.default_protocol if protocol is None else protocol
         )
 
 

@@ -14,7 +14,7 @@ LOOPBACK = "lo"
 class Query:
     """A packet of our own from `src` to `dst` (numbers), as the kernel classifies it.
 
-    Ports are 0 and the protocol is UDP where `ip route get` is not told otherwise.
+    Without a protocol it is that of `ip route get`: UDP for IPv4, none for IPv6.
     """
 
     dst: int
@@ -23,7 +23,7 @@ class Query:
     oif: str = ""
     mark: int = 0
     tos: int = 0
-    protocol: int = UDP
+    protocol: int | None = None
     sport: int = 0
     dport: int = 0
     uid: int = 0

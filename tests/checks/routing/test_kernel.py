@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from dataclasses import dataclass, field
+from ipaddress import ip_network
 
 import pytest
 
@@ -151,10 +153,10 @@ class Batch:
         if keep is not None:
             self.kept[len(self.lines)] = keep
 
-    def run(self, namespace):
+    def run(self, namespace, version=4):
         """{keep: (output, error)} of every line that is kept."""
         text = "\n".join(self.lines) + "\n"
-        options = ("-4", "-j", "-force", "-batch", "-")
+        options = (f"-{version}", "-j", "-force", "-batch", "-")
         done = namespace.run("ip", *options, text=text, check=False)
         errors, message = {}, ""
         for told in done.stderr.splitlines():
@@ -284,3 +286,151 @@ def test_the_kernel_agrees_on_ten_thousand_random_sets(bench, namespace):
     assert questions == 10_000 * QUERIES
     assert wrong == []
     assert open_ < questions / 10, "nearly every decision names one device only"
+
+
+# IPv6: fewer kinds of selectors, sources need not be our own
+
+
+SOURCES_V6 = tuple(f"fd00:{rail}::1" for rail in range(4))
+
+
+def destination_v6(rng):
+    return f"fd00:{rng.randrange(6)}:{rng.randrange(3)}::{rng.choice((2, 3, 77))}"
+
+
+def prefix_v6(rng):
+    length = rng.choice((0, 16, 32, 47, 48, 64, 128))
+    if length == 0:
+        return "default"
+    return str(ip_network(f"{destination_v6(rng)}/{length}", strict=False))
+
+
+def hop_v6(rng):
+    rail = rng.randrange(4)
+    if rng.random() < 0.3:
+        return f"dev r{rail}"
+    return f"via fd00:{rail}::{rng.randrange(2, 9)} dev r{rail}"
+
+
+def route_v6(rng):
+    tail = f"table {rng.choice(TABLES)} proto {PROTO}"
+    dst, kind = prefix_v6(rng), rng.random()
+    if rng.random() < 0.3:
+        tail += f" metric {rng.choice((5, 50, 500))}"
+    if kind < 0.15:
+        refusal = rng.choice(("blackhole", "unreachable", "prohibit", "throw"))
+        return f"route append {refusal} {dst} {tail}"
+    if kind < 0.25:
+        hops = " ".join(f"nexthop {hop_v6(rng)} weight 1" for _ in "ab")
+        return f"route append {dst} {tail} {hops}"
+    return f"route append {dst} {hop_v6(rng)} {tail}"
+
+
+def rule_v6(rng):
+    words = []
+    if rng.random() < 0.6:
+        every = (*SOURCES_V6, "fd00:2::/32", "fd00::/16", "all")
+        words += ["from", rng.choice(every)]
+    if rng.random() < 0.3:
+        words += ["to", prefix_v6(rng).replace("default", "::/0")]
+    if rng.random() < 0.15:
+        words += ["fwmark", rng.choice(("0x200/0xf00", "0x10"))]
+    if rng.random() < 0.1:
+        words += ["iif", rng.choice(("lo", "r1", "nope"))]
+    if rng.random() < 0.1:
+        words += ["ipproto", rng.choice(("udp", "tcp"))]
+    if rng.random() < 0.12:
+        words = ["not", *words]
+    priority = rng.randrange(1, 220)
+    words = words or ["from", "all"]
+    every = ["rule add pref", str(priority), *words, *action(rng, priority)]
+    return " ".join(every)
+
+
+def generate_v6(batch, rng, at):
+    batch.add(f"route flush table all proto {PROTO}")
+    batch.add("rule flush")
+    batch.add("rule add pref 32766 from all lookup main")
+    for _ in range(rng.randrange(0, 7)):
+        batch.add(rule_v6(rng))
+    for _ in range(rng.randrange(1, 14)):
+        batch.add(route_v6(rng))
+    batch.add("rule show", (at, "rule"))
+    batch.add("route show table all", (at, "route"))
+    asked = []
+    for n in range(QUERIES):
+        dst, src = destination_v6(rng), rng.choice((*SOURCES_V6, *SOURCES_V6, ""))
+        mark = rng.choice((0, 0, 0, 0x200, 0x10))
+        words = ["route get", dst, *(["from", src] if src else [])]
+        line = " ".join([*words, *(["mark", hex(mark)] if mark else [])])
+        batch.add(line, (at, n))
+        source = number(src) if src else 0
+        asked.append((line, Query(dst=number(dst), src=source, mark=mark)))
+    return asked
+
+
+def differs_v6(decision, output, error):
+    if error:
+        told = error.removeprefix("RTNETLINK answers: ")
+        return "" if decision.error == told else f"kernel: {told}; engine: {decision}"
+    (row,) = json.loads(output)
+    if row.get("type", "unicast") in ERRORS:
+        return "" if decision.error else f"kernel: {row}; engine: {decision}"
+    known = row["dev"] in decision.devices or decision.is_local
+    placed = row.get("table", "main") == decision.table
+    return "" if known and placed else f"kernel: {row}; engine: {decision}"
+
+
+def compare_v6(bench, namespace, sets, chunk=100):
+    rng = random.Random(6)
+    made = namespace()
+    made.ip("link set lo up")
+    for at, name in enumerate(RAILS):
+        made.rail(name)
+        made.ip(f"-6 addr add fd00:{at}::1/64 dev {name} nodad")
+    settled(made)
+    addresses = made.ip("-j -d addr")
+    questions, wrong = 0, []
+    for start in range(0, sets, chunk):
+        batch = Batch()
+        every = range(start, start + chunk)
+        asked = {at: generate_v6(batch, rng, at) for at in every}
+        found = batch.run(made, 6)
+        for at in every:
+            cmds = {
+                "ip -j -d addr": addresses,
+                "ip -j -6 rule": found[at, "rule"][0],
+                "ip -j -6 route show table all": found[at, "route"][0],
+            }
+            fib = fib_of(Facts(bench.doc(cmds=cmds)), 6)
+            for n, (line, question) in enumerate(asked[at]):
+                questions += 1
+                told = differs_v6(fib.lookup(question), *found[at, n])
+                if told:
+                    wrong.append((at, line, told))
+    return questions, wrong
+
+
+def settled(made, tries=100):
+    """Waits until the links have a carrier in the eyes of IPv6."""
+    for _ in range(tries):
+        if "tentative" not in (told := made.ip("-6 addr")) and "LOWER_UP" in told:
+            return
+        time.sleep(0.05)
+    pytest.fail("the links of the namespace do not settle")
+
+
+def test_the_kernel_agrees_on_some_random_sets_of_ipv6(bench, namespace):
+    questions, wrong = compare_v6(bench, namespace, 100)
+
+    assert questions == 100 * QUERIES
+    assert wrong == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_the_kernel_agrees_on_three_thousand_random_sets_of_ipv6(bench, namespace):
+    questions, wrong = compare_v6(bench, namespace, 3000)
+
+    assert questions == 3000 * QUERIES
+    assert wrong == []
