@@ -13,6 +13,7 @@ from checks.parse.ip_addr import links
 from checks.parse.services import services
 from checks.parse.wheel_version import mooncake_version
 from checks.rules.declare import Subject, check, compared
+from checks.rules.optional import optional
 from checks.rules.roce_subjects import not_roce, table_of, variables
 from checks.rules.subjects import each_port, rail_of
 
@@ -379,11 +380,28 @@ def _own_addresses(node: Node, port: Port, table: GidTable) -> frozenset[str]:
     if any(named):
         return frozenset(named)
     if rail is not None and rail.link is not None:
-        four = rail.link.global_addresses(4)
-        return frozenset(a.ip for a in four or rail.link.global_addresses(6))
+        return _of_link(rail.link)
+    by_link = optional(lambda: links(node.facts))
+    if by_link is None:
+        return _of_table(port, table)
+    there = {gid.netdev for gid in table.v2() if not is_overlay(gid)} & by_link.keys()
+    if len(there) != 1:
+        raise Unread("absent", "ip -j -d addr", "the NIC of the port is not in it")
+    return _of_link(by_link[there.pop() or ""])
+
+
+def _of_link(link: Link) -> frozenset[str]:
+    four = link.global_addresses(4)
+    return frozenset(each.ip for each in four or link.global_addresses(6))
+
+
+def _of_table(port: Port, table: GidTable) -> frozenset[str]:
+    """Addresses of the GIDs of the port's own NIC."""
     fitting = [g for g in table.v2() if _routes(g, frozenset()) and g.netdev != ""]
-    four_told = [gid for gid in fitting if gid.ipv4 is not None]
-    return frozenset(gid.ip for gid in four_told or fitting)
+    netdev = optional(port.netdev)
+    fitting = [g for g in fitting if g.netdev in {None, netdev}] or fitting
+    four = [gid for gid in fitting if gid.ipv4 is not None]
+    return frozenset(gid.ip for gid in four or fitting)
 
 
 def _rail(node: Node, port: Port) -> Rail | None:

@@ -28,7 +28,7 @@ CLASSES = ("MC_IB_TC", "NCCL_IB_TC", "UCX_IB_TRAFFIC_CLASS", "NVSHMEM_IB_TRAFFIC
 IBGDA = "NVSHMEM_IB_ENABLE_IBGDA"
 _TRUTHS = frozenset({"1", "true", "yes", "on", "y"})
 _GLOBAL = re.compile(r"tclass\s*=\s*(\d+)", re.IGNORECASE)
-_BROKEN = frozenset({"garbled", "truncated", "timeout"})
+_BROKEN = frozenset({"garbled", "truncated", "timeout", "empty"})
 _PPCC = "PPCC"
 _ROCE_ACCL = "ROCE_ACCL"
 _LOSSY = ("roce_adp_retrans_en", "roce_tx_window_en", "roce_slow_restart_en")
@@ -120,7 +120,7 @@ def _trust_of_sysfs(facts: Facts, netdev: str) -> str:
 
 def _trust_of_dcb(facts: Facts, netdev: str) -> str:
     if not dcb_dscp(facts, netdev):
-        raise Unread("empty", f"dcb app show dev {netdev}", "no DSCP is mapped")
+        raise Unread("absent", f"dcb app show dev {netdev}", "no DSCP is mapped")
     return "dscp"
 
 
