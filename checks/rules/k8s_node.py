@@ -261,12 +261,23 @@ def _stem(name: str) -> str:
 def _nads(node: Node) -> list[Subject[str]]:
     """Definitions that pods of the node ask for; all of them where none is known."""
     needs_kubernetes(node)
-    known = {label_of(each) for each in objects(node.facts, NAD)}
-    asked = _asked_nads(node.facts)
-    labels = asked or known
+    known = {label_of(each): each for each in objects(node.facts, NAD)}
+    labels = _asked_nads(node.facts) or set(known)
     if not labels:
         raise NotHere("no NetworkAttachmentDefinition, and no pod asks for one")
-    return [Subject(item=label, label=label) for label in sorted(labels)]
+    return [
+        Subject(item=label, label=label, touches=_device_of(known.get(label)))
+        for label in sorted(labels)
+    ]
+
+
+def _device_of(found: Object | None) -> frozenset[str]:
+    """The device that a definition is made on."""
+    try:
+        master = definition(found).master if found is not None else ""
+    except Unread:
+        master = ""
+    return frozenset({master} - {""})
 
 
 def _asked_nads(facts: Facts) -> set[str]:
@@ -291,6 +302,7 @@ def _asked_nads(facts: Facts) -> set[str]:
     fix=("kubectl edit network-attachment-definition NAME: master, mtu, ipam, rdma",),
     source=("R57 akash provider PR#424", "R59 spiderpool PR#3716", "R81"),
     needs=(_NADS, "ip -j -d addr", "rdma -j system"),
+    follows=("route-mtu-iface",),
     over=_nads,
 )
 def nad(node: Node, label: str) -> Outcome:

@@ -314,14 +314,15 @@ def _multipath(rows, rail):
     return [*rows, row]
 
 
-def _default_over_rail(document, plan):
-    """A second default route in main, over a rail that is named explicitly."""
-    rail = _rail(plan)
+def _default_over_rail(documents, plans):
+    """A second default route in main of node-07, over a rail that all nodes name."""
+    for document, plan in zip(documents, plans, strict=True):
+        environ = document["files"][f"/proc/{plan.pid}/environ"]
+        names = ",".join(each.device for each in plan.rails)
+        environ["text"] += f"NCCL_IB_HCA={names}\0"
+    rail = _rail(plans[7])
     row = {"dst": "default", "dev": rail.netdev, "metric": 500, "flags": []}
-    _edit(document, ALL, lambda rows: [*rows, {**row, "gateway": rail.gateway}])
-    environ = document["files"][f"/proc/{plan.pid}/environ"]
-    names = ",".join(each.device for each in plan.rails)
-    environ["text"] += f"NCCL_IB_HCA={names}\0"
+    _edit(documents[7], ALL, lambda rows: [*rows, {**row, "gateway": rail.gateway}])
 
 
 def _two_defaults(document, plan):
@@ -444,7 +445,7 @@ MUTANTS = [
     _at("route-get-consistent", _answer_elsewhere),
     _at("route-get-consistent", _rows(_peer_elsewhere), note="predicted"),
     _at("route-rp-filter", _sysctl("rp_filter", 1), "WARN"),
-    _at("route-default-dev", _default_over_rail, "WARN"),
+    _at("route-default-dev", _default_over_rail, "WARN", fleet=True),
     {"check": "route-metric-dup", "change": _two_defaults, "status": "WARN"},
     _at("route-gateway-neigh", _neighbour("gateway", state=["FAILED"])),
     _at("route-dup-ip", _neighbour("peer", lladdr="02:00:5e:99:00:99")),
