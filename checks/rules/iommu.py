@@ -170,7 +170,9 @@ def _default_domain(facts: Facts) -> str:
     """What the kernel said at boot; "" where its log is gone or may not be read."""
     try:
         lines = kernel_log(facts)
-    except Unread:
+    except Unread as error:
+        if error.kind not in {"missing", "denied", "no tool", "failed"}:
+            raise
         return ""
     for line in lines:
         match = _DEFAULT.search(line.text)
