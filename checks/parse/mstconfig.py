@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 SOURCE = "mstconfig -e q"
 _ROW = re.compile(r"^\*?\s*([A-Z][A-Z0-9_]+(?:\[\d+\])?)\s+(\S.*?)\s*$")
+_ONE_COLUMN = re.compile(r"^Configurations:\s+Next Boot\s*$", re.MULTILINE)
 _READ_ONLY = re.compile(r"\s*\((?:RO|read only)\)\s*", re.IGNORECASE)
 
 
@@ -38,10 +39,11 @@ class Setting:
 def parse_mstconfig(text: str) -> Mapping[str, Setting]:
     """Settings by name."""
     found = {}
+    columns = 1 if _ONE_COLUMN.search(text) else 3
     for line in _whole_lines(text):
         row = _ROW.match(_READ_ONLY.sub(" ", line))
         if row:
-            setting = _setting(row[1], row[2].split())
+            setting = _setting(row[1], row[2].split(), columns)
             if setting is not None:
                 found[row[1]] = setting
     if not found:
@@ -70,10 +72,10 @@ def _whole_lines(text: str) -> list[str]:
     return lines[:-1]
 
 
-def _setting(name: str, values: list[str]) -> Setting | None:
-    if len(values) == 3:
-        default, current, after = values
-        return Setting(name=name, default=default, current=current, after_boot=after)
-    if len(values) == 1:
+def _setting(name: str, values: list[str], columns: int) -> Setting | None:
+    if len(values) != columns:
+        return None
+    if columns == 1:
         return Setting(name=name, default=None, current=None, after_boot=values[0])
-    return None
+    default, current, after = values
+    return Setting(name=name, default=default, current=current, after_boot=after)

@@ -336,6 +336,8 @@ def symbol_errors(node: Node, netdev: str) -> Outcome:
     if len(samples) < 2:
         raise Unread("missing", f"ethtool -S {netdev}", "only one sample was taken")
     first, last = samples[0], samples[-1]
+    if first.keys() != last.keys():
+        raise Unread("truncated", f"ethtool -S {netdev}", "samples of other counters")
     known = [name for name in _UNCORRECTED if name in first and name in last]
     if not known:
         raise Unread("missing", f"ethtool -S {netdev}", "none of the error counters")
