@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,7 @@ KINDS = frozenset({V1, V2, "IB"})
 _CLASS = "/sys/class/infiniband"
 _FULL = 39
 """Letters of a GID as sysfs prints it; fewer means that it was cut off."""
+_NULL = ":".join(["0000"] * 8)
 _END = re.compile(r"^n_gids_found=(\d+)\s*$")
 _EMPTY = frozenset({"errno", "absent"})
 
@@ -223,8 +225,10 @@ def _slot(facts: Facts, base: str, index: int) -> Gid | bool:
         if error.kind != "missing":
             raise
         return _says_empty(facts, f"{attributes}/types/{index}")
+    if text == _NULL:
+        return True
     address = _address(f"{base}/gids/{index}", text)
-    if address == IPv6Address(0):
+    if int(address) == 0:
         return True
     return Gid(
         index=index,
@@ -267,10 +271,17 @@ def _netdev(facts: Facts, path: str) -> str | None:
 def _address(where: str, text: str) -> IPv6Address:
     if "::" not in text and "." not in text and len(text) < _FULL:
         raise Garbled(where, f"a GID that is cut off: {text!r}")
+    found = _parsed(text)
+    if found is None:
+        raise Garbled(where, f"a GID that is none: {text[:60]!r}")
+    return found
+
+
+@lru_cache(maxsize=65536)
+def _parsed(text: str) -> IPv6Address | None:
+    """An address, IPv4 as mapped IPv6; None where it is none."""
     try:
         found = ip_address(text)
     except ValueError:
-        raise Garbled(where, f"a GID that is none: {text[:60]!r}") from None
-    if isinstance(found, IPv4Address):
-        return IPv6Address(f"::ffff:{found}")
-    return found
+        return None
+    return IPv6Address(f"::ffff:{found}") if found.version == 4 else found

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from checks.facts import Facts, Unread
+from checks.facts import Facts, Unread, derived
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -55,18 +55,35 @@ class Change:
         return f"{self.name} +{self.delta}{over}"
 
 
-def counter_paths(facts: Facts, base: str) -> dict[str, str]:
-    """Paths of the counters of a port by name; `hw_counters` wins over `counters`."""
-    found: dict[str, str] = {}
+@derived
+def port_counters(facts: Facts, base: str) -> dict[str, tuple[int, Change | Unread]]:
+    """Newest value and change of every counter below `ports/N`, by name.
+
+    A change is an `Unread` where there is only one sample; a counter that cannot be
+    read at all has the value -1. `hw_counters` wins over `counters`.
+    """
+    found: dict[str, tuple[int, Change | Unread]] = {}
     for kind in _KINDS:
-        for path in facts.matching(f"{base}/{kind}/*"):
-            found.setdefault(path.rsplit("/", 1)[-1], path)
+        for name in _names(facts, f"{base}/{kind}"):
+            if name not in found:
+                found[name] = _counter(facts, name, f"{base}/{kind}/{name}")
     return found
 
 
-def change_of(facts: Facts, path: str) -> Change:
-    """The change of one counter; Unread unless it was sampled twice."""
-    return change(path.rsplit("/", 1)[-1], facts.numbers(path), path)
+def _names(facts: Facts, path: str) -> tuple[str, ...]:
+    try:
+        return facts.names(path)
+    except Unread:
+        return ()
+
+
+def _counter(facts: Facts, name: str, path: str) -> tuple[int, Change | Unread]:
+    samples: Samples = ()
+    try:
+        samples = facts.numbers(path)
+        return samples[-1][1], change(name, samples, path)
+    except Unread as error:
+        return (samples[-1][1] if samples else -1), error
 
 
 def change(

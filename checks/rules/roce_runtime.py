@@ -9,7 +9,7 @@ from checks.facts import Unread, first
 from checks.finding import Outcome, bad, info, ok
 from checks.gids import atoi
 from checks.parse.garbled import Garbled
-from checks.parse.hw_counters import SATURATED, change_of, counter_paths, statistics
+from checks.parse.hw_counters import SATURATED, port_counters, statistics
 from checks.parse.rdma_link import core_is_absent
 from checks.parse.rdma_system import netns_mode, persistent_mode
 from checks.parse.verbs import pyverbs_number, verbs_device
@@ -120,14 +120,10 @@ def _largest_region(node: Node) -> int:
 
 def _changes(port: Port, names: frozenset[str]) -> tuple[list[Change], list[Unread]]:
     """Changes of the counters of a port that have these names, and refusals."""
-    changes, refused = [], []
-    for name, path in sorted(counter_paths(port.facts, port.path("")[:-1]).items()):
-        if name in names:
-            try:
-                changes.append(change_of(port.facts, path))
-            except Unread as error:
-                refused.append(error)
-    return changes, refused
+    every = port_counters(port.facts, port.path("")[:-1])
+    found = [every[name][1] for name in sorted(names & every.keys())]
+    changes = [each for each in found if not isinstance(each, Unread)]
+    return changes, [each for each in found if isinstance(each, Unread)]
 
 
 @check(
@@ -211,18 +207,24 @@ def congestion(node: Node, port: Port) -> Outcome:
     over=each_port,
 )
 def wrapped(node: Node, port: Port) -> Outcome:
-    full, seen = [], 0
-    for name, path in sorted(counter_paths(port.facts, port.path("")[:-1]).items()):
-        try:
-            values = [value for _, value in port.facts.numbers(path)]
-        except Unread:
-            continue
-        seen += 1
-        if values[-1] in SATURATED and len(set(values)) == 1:
-            full.append(f"{name}={values[-1]} is saturated: excluded")
+    every = port_counters(port.facts, port.path("")[:-1])
+    seen = [name for name, (value, _) in every.items() if value >= 0]
     if not seen:
         raise Unread("missing", port.path("counters"), "no counter was read")
-    return info("; ".join(full) or f"{seen} counters, none saturated", "none saturated")
+    full = [
+        f"{name}={every[name][0]} is saturated: excluded"
+        for name in sorted(seen)
+        if _is_full(*every[name])
+    ]
+    told = f"{len(seen)} counters, none saturated"
+    return info("; ".join(full) or told, "none saturated")
+
+
+def _is_full(value: int, change: Change | Unread) -> bool:
+    """All ones, and in both samples where there are two."""
+    if isinstance(change, Unread):
+        return value in SATURATED
+    return change.saturated
 
 
 @check(

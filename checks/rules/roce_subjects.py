@@ -29,6 +29,12 @@ def table_of(port: Port) -> GidTable:
 
 def not_roce(port: Port) -> Outcome | None:
     """The answer to every question about RoCE on an InfiniBand port."""
+    return port.facts.once(
+        ("not roce", port.device, port.number), lambda: _not_roce(port)
+    )
+
+
+def _not_roce(port: Port) -> Outcome | None:
     try:
         layer = port.link_layer()
     except Unread:
