@@ -712,6 +712,7 @@ def ovs_jobs() -> List[List[str]]:
         ["ovs-appctl", "-T", "3", what]
         for what in ("version", "bond/show", "lacp/show")
     )
+    jobs.append(["ovs-vswitchd", "--version"])
     return jobs
 
 
