@@ -27,6 +27,7 @@ from chaos.exits.marks import Marks
 from chaos.exits.owner import TOKEN, TOKEN_VARIABLE, Owner
 from chaos.safety import recover as safety
 from chaos.safety.identity import send_signal, start_ticks_of, wait_until
+from chaos.safety.remote import here_recover
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -381,16 +382,21 @@ class _Game:
         def clean() -> bool:
             nonlocal left
             left = self._machine().changes(self._near)
-            left += [] if not orderly else self._ledgers()
+            left += [*self._ledgers(), *self._runs()] if orderly else []
             return not left
 
         deadline_s = max(0.5, self._ended_at + TTL_S + MARGIN_S - time.monotonic())
         wait_until(clean, timeout_s=deadline_s, poll_s=_POLL_S)
         self.outcome.problems += [f"controller: {line}" for line in left]
+        runs = self._runs()
+        for report in here_recover():  # what others left is not of this cell
+            if report.residue and any(run in report.host for run in runs):
+                self.outcome.problems.append(f"controller: {report}")
         actions = safety.recover(self._state)
         failed = [each.what for each in actions if not each.done]
         self.outcome.problems += [f"controller: not recovered: {x}" for x in failed]
-        self.outcome.problems += [f"after recover: {x}" for x in self._ledgers()]
+        left = [*self._ledgers(), *self._runs()]
+        self.outcome.problems += [f"after recover: {x}" for x in left]
 
     def _machine(self) -> Snapshot:
         """Of the controller's machine, what can be told from other people's things."""
@@ -408,12 +414,12 @@ class _Game:
         }
         if self._lab is None:
             parts["cgroups"] = "\n".join(snapshot.cgroups())
-            parts["run"] = "\n".join(self._runs())
         return snapshot.Snapshot(parts=parts)
 
     def _runs(self) -> list[str]:
         """Directories of netns runs of this process and of its worker."""
-        if not _NETNS_STATE.is_dir() or self._process is None:
+        netns = self._lab is None and _NETNS_STATE.is_dir()
+        if not netns or self._process is None:
             return []
         pids = {self._process.pid} | {
             int(told["pid"])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 _COMMAND_TIMEOUT_S = 20.0
 _HELPERS = 4
 _LISTENS = "0A"
+_OF_A_START = re.compile(r"(--parent|--client) [0-9]+")
+"""Numbers that a store which comes back has anew."""
 _STARTUPS = "[listener]"
 """In the title of an sshd; what follows counts connections that come up."""
 #: Numbers that the kernel gives anew with every device.
@@ -111,7 +114,8 @@ def command_of(pid: int) -> str:
     except OSError:
         return ""
     text = words.replace(b"\0", b" ").decode(errors="replace").strip()
-    return text.partition(_STARTUPS)[0] + _STARTUPS if _STARTUPS in text else text
+    text = text.partition(_STARTUPS)[0] + _STARTUPS if _STARTUPS in text else text
+    return _OF_A_START.sub(r"\1 N", text)
 
 
 def cgroups(root: str = "/sys/fs/cgroup") -> list[str]:

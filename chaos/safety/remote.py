@@ -102,7 +102,18 @@ def here_recover() -> list[HostReport]:
         rows = connector.recover()
         left = any(row.get("state") == "residual" for row in rows)
         reports.append(HostReport(host=name, rows=tuple(rows), residue=left))
-    return reports
+    return [*reports, *_without_ruins()]
+
+
+def _without_ruins() -> list[HostReport]:
+    """Removes the empty directories that a killed run on namespaces leaves behind."""
+    from chaos.targets.netns import remove_ruins
+
+    root = Path(STATE_DIRECTORY, "netns")
+    if not os.access(root, os.R_OK | os.W_OK | os.X_OK):
+        return []
+    rows = [{"run": path.name, "state": "cleared"} for path in remove_ruins(root)]
+    return [HostReport(host="this host", rows=tuple(rows))] if rows else []
 
 
 def _connectors_here() -> list[tuple[str, NamespaceConnector]]:
