@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 
 from checks.facts import Unread
 from checks.finding import Outcome, bad, ok
+from checks.parse.garbled import Garbled
+from checks.parse.gid_table import V1, V2
 from checks.parse.verbs import verbs_device
-from checks.rules.declare import check
+from checks.rules.declare import NotHere, check, compared
+from checks.rules.optional import optional
 from checks.rules.roce_subjects import not_roce
 from checks.rules.subjects import each_port
 
@@ -75,3 +78,37 @@ def _of_netlink(port: Port) -> str:
             if isinstance(protocol, str):
                 return protocol
     raise Unread("missing", f"rdma dev {port.device}", "no protocol")
+
+
+@compared(
+    "roce-cma-mode",
+    group="roce",
+    severity="W",
+    why="connections by rdma_cm use the mode that is set here, whatever GIDs there are",
+    fix=(
+        "cma_roce_mode -d DEVICE -p 1 -m 2 (RoCE v2)",
+        "cma_roce_tos -d DEVICE -t TOS",
+    ),
+    source=("mlnx-tools cma_roce_mode",),
+    needs=("/sys/kernel/config/rdma_cm/*/ports/*/default_roce_mode",),
+    over=each_port,
+)
+def cma_mode(node: Node, port: Port) -> Outcome | str:
+    told = not_roce(port)
+    if told is not None:
+        return told
+    base = f"/sys/kernel/config/rdma_cm/{port.device}/ports/{port.number}"
+    mode = _configured(port, f"{base}/default_roce_mode")
+    if mode is None:
+        raise NotHere("rdma_cm of this device is not configured")
+    if mode not in {V1, V2}:
+        raise Garbled(f"{base}/default_roce_mode", f"no mode: {mode[:40]!r}")
+    if mode == V1:
+        return bad(mode, V2)
+    tos = _configured(port, f"{base}/default_roce_tos")
+    return mode if tos is None else f"{mode}, type of service {tos}"
+
+
+def _configured(port: Port, path: str) -> str | None:
+    """A setting of configfs; None where nobody mounted it or made the device's part."""
+    return optional(lambda: port.facts.line(path))

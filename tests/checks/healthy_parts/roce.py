@@ -197,6 +197,9 @@ def files(plan):
         net = f"/sys/class/net/{rail.netdev}"
         found[f"{base}/tc/1/traffic_class"] = f"Global tclass={TRAFFIC_CLASS}\n"
         found[f"{net}/qos/trust"] = "dscp\n"
+        cma = f"/sys/kernel/config/rdma_cm/{rail.device}/ports/1"
+        found[f"{cma}/default_roce_mode"] = "RoCE v2\n"
+        found[f"{cma}/default_roce_tos"] = "0\n"
         found[f"{net}/ecn/roce_np/enable/{PRIORITY}"] = "1\n"
         found[f"{net}/ecn/roce_rp/enable/{PRIORITY}"] = "1\n"
         found[f"{net}/ecn/roce_np/cnp_dscp"] = "48\n"
@@ -280,10 +283,6 @@ def _pinned_to_v1(document, plan):
     rail = _rail(plan)
     _slot(document, rail, 5, rail.gids[3][1], "RoCE v2", rail.netdev)
     _slot(document, rail, 3, kind="IB/RoCE v1")
-
-
-def _empty_pin(document, plan):
-    _environ(document, plan, "MC_GID_INDEX=3", "NCCL_IB_GID_INDEX=")
 
 
 def _environ(document, plan, old, new):
@@ -395,7 +394,14 @@ def _other_priority(document, plan):
 
 
 def _lossy_class(document, plan):
-    _environ(document, plan, "MC_IB_TC=106", "NCCL_IB_TC=192")
+    """The driver gives the queue pairs of one device a class of priority 6."""
+    path = f"/sys/class/infiniband/{_device(plan)}/tc/1/traffic_class"
+    document["files"][path] = {"text": "Global tclass=192\n"}
+
+
+def _cma_v1(document, plan):
+    base = f"/sys/kernel/config/rdma_cm/{_device(plan)}/ports/1"
+    document["files"][f"{base}/default_roce_mode"] = {"text": "IB/RoCE v1\n"}
 
 
 def _lldpad(document, plan):
@@ -479,6 +485,13 @@ MUTANTS = [
     {"check": "roce-trust", "subject": _netdev, "change": _trusts_pcp},
     {"check": "roce-pfc", "subject": _netdev, "change": _no_pfc},
     {"check": "roce-dscp2prio", "subject": _netdev, "change": _other_priority},
+    {"check": "roce-tclass", "subject": _device, "change": _lossy_class},
+    {
+        "check": "roce-cma-mode",
+        "subject": _device,
+        "status": "WARN",
+        "change": _cma_v1,
+    },
     {
         "check": "roce-dcbx-willing",
         "subject": _netdev,
