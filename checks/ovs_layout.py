@@ -36,43 +36,31 @@ _VIRTUAL = frozenset(
 )
 _GUEST = re.compile(r"^(tap|vnet|veth|qvo|qvb|qr-|qg-|lxc|cali)|_h$")
 _INTERNAL = re.compile(r"^(br|ovs|int)[-_0-9]|^br$|-int$")
-_GUEST_DRIVERS = frozenset({"tun", "veth", "mlx5e_rep", "openvswitch"})
+_GUEST_DRIVERS = frozenset({"tun", "mlx5e_rep", "openvswitch"})
+_VETH = "veth"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Bridges of a node with their interfaces."""
+    """Bridges of a node with their interfaces and uplinks."""
 
-    bridges: frozenset[str]
     bridge_of: Mapping[str, str]
     """The bridge of each interface by name; empty where it is not known."""
-    interfaces: tuple[Row, ...]
-    named: frozenset[str]
-    """Interfaces that the profile names as uplinks."""
-
-    def is_virtual(self, row: Row) -> bool:
-        """A tunnel or a patch port: it has no MTU and no carrier of its own."""
-        return row.knows("type") and row.word("type") in _VIRTUAL
+    uplinks: Mapping[str, tuple[Row, ...]]
+    """Ports to the wire by bridge (`""`: of unknown bridge)."""
 
     def is_uplink(self, row: Row) -> bool:
         """A port to the wire: no internal port, no port of a guest, no tunnel."""
-        if row.name in self.named:
-            return True
-        if row.name in self.bridges or self.is_virtual(row):
-            return False
-        kind = row.word("type") if row.knows("type") else _guessed(row.name)
-        if kind not in {"", "system", "dpdk"} or _GUEST.search(row.name):
-            return False
-        return _driver(row) not in _GUEST_DRIVERS
+        return any(row.name == other.name for other in self.uplinks_beside(row))
 
     def uplinks_beside(self, row: Row) -> tuple[Row, ...]:
         """Uplinks in the same bridge."""
-        here = self.bridge_of.get(row.name, "")
-        return tuple(
-            other
-            for other in self.interfaces
-            if self.is_uplink(other) and self.bridge_of.get(other.name, "") == here
-        )
+        return self.uplinks.get(self.bridge_of.get(row.name, ""), ())
+
+
+def is_virtual(row: Row) -> bool:
+    """A tunnel or a patch port: it has no MTU and no carrier of its own."""
+    return row.knows("type") and row.word("type") in _VIRTUAL
 
 
 def layout(node: Node) -> Layout:
@@ -83,12 +71,36 @@ def layout(node: Node) -> Layout:
 def _layout(node: Node) -> Layout:
     named = {name for names in node.profile.ovs.uplinks.values() for name in names}
     bridges = _known(node.facts, "Bridge")
+    bridge_of = _bridge_of(node.facts, bridges)
+    together: dict[str, list[Row]] = {}
+    for row in rows(node.facts, "Interface"):
+        together.setdefault(bridge_of.get(row.name, ""), []).append(row)
+    internal = frozenset(row.name for row in bridges)
     return Layout(
-        bridges=frozenset(row.name for row in bridges),
-        bridge_of=_bridge_of(node.facts, bridges),
-        interfaces=rows(node.facts, "Interface"),
-        named=frozenset(named),
+        bridge_of=bridge_of,
+        uplinks={
+            bridge: _uplinks(members, frozenset(named), internal)
+            for bridge, members in together.items()
+        },
     )
+
+
+def _uplinks(
+    members: list[Row], named: frozenset[str], internal: frozenset[str]
+) -> tuple[Row, ...]:
+    """Ports to the wire; a veth is one where its bridge has nothing better."""
+    able = [row for row in members if row.name not in internal and _is_able(row)]
+    wired = [row for row in able if _driver(row) != _VETH] or able
+    chosen = {row.name for row in wired} | named
+    return tuple(row for row in members if row.name in chosen)
+
+
+def _is_able(row: Row) -> bool:
+    """Neither internal nor a tunnel, and not by name or driver the port of a guest."""
+    kind = row.word("type") if row.knows("type") else _guessed(row.name)
+    if kind not in {"", "system", "dpdk"} or _GUEST.search(row.name):
+        return False
+    return _driver(row) not in _GUEST_DRIVERS
 
 
 def _known(facts: Facts, table: str) -> tuple[Row, ...]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from checks.facts import Facts, Result, Unread
 from checks.finding import Outcome, bad, ok
-from checks.ovs_layout import Layout, layout
+from checks.ovs_layout import Layout, is_virtual, layout
 from checks.parse.ovs_appctl import asked, parse_version
 from checks.parse.ovs_db import Row, answers, parse_table, root, row_samples, rows
 from checks.parse.ovs_flows import bridges_with_flows, flows
@@ -328,9 +328,7 @@ def iface_ofport(node: Node, row: Row) -> Outcome:
 
 def _each_with_mtu(node: Node) -> list[Subject[Row]]:
     """Interfaces that have an MTU: tunnels and patch ports have none."""
-    every = each_interface(node)
-    arranged = layout(node)
-    return [each for each in every if not arranged.is_virtual(each.item)]
+    return [each for each in each_interface(node) if not is_virtual(each.item)]
 
 
 @check(
