@@ -16,7 +16,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from chaos.errors import AgentError, FaultNotInjected, HarnessError, UsageError
+from chaos.errors import (
+    AgentError,
+    ChaosError,
+    FaultNotInjected,
+    HarnessError,
+    HostUnreachable,
+    ResidualFault,
+    UsageError,
+)
 from chaos.faults.base import Evidence
 from chaos.faults.steps import holds, words
 from chaos.hosts.facts import gather, has_agent, tell
@@ -138,17 +146,19 @@ class HostFault:
 
         Raises:
             HarnessError: A host did not answer; what is there is not known.
+            ResidualFault: Nor will it ever: there is no agent of ours any more. It has
+                healed by itself, or the host was rebooted; but too early, and unseen.
         """
-        lost: list[str] = []
+        lost: list[HarnessError] = []
         for part in reversed(self._armed):
             try:
                 left = part.host.agent.disarm(self.fault_id)
             except HarnessError as error:
-                lost.append(str(error))
+                lost.append(error)
             else:
                 self._residual[part.host.name] = left
         if lost:
-            raise HarnessError("; ".join(lost))
+            raise self._lost(lost)
 
     def verify_reverted(self) -> str:
         left = [f"{name}: {text}" for name, text in self._residual.items() if text]
@@ -156,6 +166,12 @@ class HostFault:
         return "; ".join(left)
 
     # -- inner life ----------------------------------------------------------------
+
+    def _lost(self, errors: Sequence[HarnessError]) -> ChaosError:
+        reason = "; ".join(map(str, errors))
+        if all(isinstance(each, HostUnreachable) and each.gone for each in errors):
+            return ResidualFault(fault=self.kind, target=self.target, reason=reason)
+        return HarnessError(reason)
 
     def _arm(self, part: Part) -> None:
         """Hands the steps to the agent.

@@ -8,7 +8,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from chaos.errors import AgentError, FaultNotInjected, HostUnreachable, UsageError
+from chaos.errors import (
+    AgentError,
+    FaultNotInjected,
+    HostUnreachable,
+    ResidualFault,
+    UsageError,
+)
 from chaos.faults.host_fault import CONFIRM_S, HostFault
 from chaos.faults.injector import Injector
 from chaos.faults.steps import Step, command, run, signal
@@ -192,6 +198,23 @@ def test_a_host_that_does_not_answer_is_never_taken_for_healed(
     with pytest.raises(Exception, match="host b does not answer to disarm"):
         fault.revert()
     assert ("a", "disarm") in done(log)
+
+
+def test_where_no_agent_is_left_nobody_is_asked_again(
+    cluster, hosts, monkeypatch
+) -> None:
+    """Its lease ran out, or the host was rebooted: waiting brings it not back."""
+    fault = Down(cluster, "x")
+    fault.inject()
+    gone = HostUnreachable(host="b", op="disarm", reason="none serves", gone=True)
+
+    def disarm(_):
+        raise gone
+
+    monkeypatch.setattr(hosts[1].agent, "disarm", disarm)
+
+    with pytest.raises(ResidualFault, match="none serves"):
+        fault.revert()
 
 
 def test_what_an_agent_could_not_undo_is_residual(cluster, hosts) -> None:
