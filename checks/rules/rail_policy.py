@@ -5,7 +5,7 @@ from __future__ import annotations
 from ipaddress import ip_address, ip_network
 from typing import TYPE_CHECKING
 
-from checks.facts import Facts, Unread
+from checks.facts import Facts, Unread, derived
 from checks.parse.ip_addr import Link, links_in
 from checks.parse.ip_route import (
     Network,
@@ -60,8 +60,7 @@ def restricts(rule: PolicyRule, ip: str) -> bool:
     src = rule.src
     if src is None or src.prefixlen == 0 or rule.inverted:
         return False
-    address = ip_address(ip)
-    return address.version == src.version and address in src
+    return holds(src, ip)
 
 
 def is_plain(rule: PolicyRule) -> bool:
@@ -77,6 +76,11 @@ def names_table(rule: PolicyRule) -> bool:
 
 def rail_rule(facts: Facts, ip: str, where: str = "") -> PolicyRule | None:
     """The rule that sends packets from this address to a table of their own."""
+    return _rail_rule(facts, ip, where)
+
+
+@derived
+def _rail_rule(facts: Facts, ip: str, where: str) -> PolicyRule | None:
     for rule in rules(facts, version_of(ip), where):
         everywhere = rule.dst is None or rule.dst.prefixlen == 0
         if everywhere and restricts(rule, ip) and is_plain(rule) and names_table(rule):
@@ -119,6 +123,32 @@ def emptiness(facts: Facts, table: str, version: int) -> str:
     if all_tables_read(facts, version):
         return "does not exist or is empty"
     raise Unread("missing", f"ip -j route show table {table}", "not collected")
+
+
+def all_routes(facts: Facts, version: int) -> dict[str, tuple[Route, ...]]:
+    """The routes of every table; Unread where one that exists was not seen.
+
+    A check that says "no such route anywhere" rests on all of them: on a whole dump of
+    all tables, else on main and on each table that a rule names.
+    """
+    found = routes(facts, version)
+    if all_tables_read(facts, version):
+        return found
+    unread = sorted(tables_unread(facts, version) - {"all"})
+    if unread:
+        raise Unread("garbled", f"ip -j route show table {unread[0]}", "unreadable")
+    missing = sorted({"main", *_named_tables(facts, version)} - set(found))
+    if missing:
+        what = f"ip -j route show table {missing[0]}"
+        raise Unread("missing", what, "not collected")
+    return found
+
+
+def _named_tables(facts: Facts, version: int) -> set[str]:
+    try:
+        return {rule.table for rule in rules(facts, version) if names_table(rule)}
+    except Unread:
+        return set()
 
 
 def rows_of(facts: Facts, rail: Rail) -> tuple[Route, ...]:
@@ -183,8 +213,10 @@ def engine(node: Node, rail: Rail) -> Fib:
 
 def holds(network: Network, ip: str) -> bool:
     """Whether an address is inside of a network."""
-    first, last = int(network.network_address), int(network.broadcast_address)
-    return network.version == version_of(ip) and first <= number(ip) <= last
+    if network.version != version_of(ip):
+        return False
+    shift = network.max_prefixlen - network.prefixlen
+    return int(network.network_address) >> shift == number(ip) >> shift
 
 
 def within(inner: Network, outer: Network) -> bool:

@@ -11,11 +11,12 @@ from checks.parse.ip_route import Route, routes
 from checks.parse.ip_rule import PolicyRule, rules
 from checks.parse.ipv4_conf import at_least
 from checks.parse.route_get import Sample, samples_of
-from checks.routing.query import ask, number
+from checks.routing.query import ask
 from checks.rules.declare import NotHere, Subject, check
 from checks.rules.rail_policy import (
     active,
     address_of,
+    all_routes,
     astray,
     decisions,
     emptiness,
@@ -279,23 +280,11 @@ def _may_match(rule: PolicyRule, ip: str) -> bool:
         return rule.inverted
     if rule.l3mdev or rule.detached or rule.oif or rule.iif not in {"", "lo"}:
         return rule.inverted
-    here = rule.src is None or rule.src.prefixlen == 0 or restricts_any(rule, ip)
+    here = rule.src is None or rule.src.prefixlen == 0 or holds(rule.src, ip)
     if rule.inverted:
         everywhere = rule.dst is None or rule.dst.prefixlen == 0
         return not (here and everywhere)
     return here and not rule.tos and rule.uids in {"", "0-0"}
-
-
-def restricts_any(rule: PolicyRule, ip: str) -> bool:
-    """The source is inside of the rule's prefix, whether inverted or not."""
-    src = rule.src
-    return src is not None and int(src.network_address) >> _host_bits(
-        src.prefixlen, version_of(ip)
-    ) == number(ip) >> _host_bits(src.prefixlen, version_of(ip))
-
-
-def _host_bits(length: int, version: int) -> int:
-    return (32 if version == 4 else 128) - length
 
 
 def _taken(node: Node, rail: Rail, rule: PolicyRule) -> str:
@@ -561,7 +550,7 @@ def _routes_over(node: Node, rail: Rail) -> list[tuple[Route, frozenset[str]]]:
     """(route, flags of its hop) for every route over a rail's device."""
     if not rail.netdev:
         raise Unread("missing", rail.name, "its network device is not known")
-    by_table = routes(node.facts, version_of(rail.ip) if rail.ip else 4)
+    by_table = all_routes(node.facts, version_of(rail.ip) if rail.ip else 4)
     return [
         (route, hop.flags)
         for rows in by_table.values()
@@ -584,7 +573,7 @@ def _routes_over(node: Node, rail: Rail) -> list[tuple[Route, frozenset[str]]]:
 def mtu_locked(node: Node, rail: Rail) -> Outcome:
     if rail.link is None:
         raise Unread("missing", "ip -j -d addr", f"nothing is known of {rail.netdev}")
-    by_table = routes(node.facts, version_of(rail.ip) if rail.ip else 4)
+    by_table = all_routes(node.facts, version_of(rail.ip) if rail.ip else 4)
     small = [
         f"{route.dst} in table {route.table}: mtu {route.mtu}"
         for rows in by_table.values()
@@ -610,7 +599,7 @@ def mtu_locked(node: Node, rail: Rail) -> Outcome:
     over=each_rail,
 )
 def ecmp(node: Node, rail: Rail) -> Outcome:
-    by_table = routes(node.facts, version_of(rail.ip) if rail.ip else 4)
+    by_table = all_routes(node.facts, version_of(rail.ip) if rail.ip else 4)
     several = [
         route
         for rows in by_table.values()

@@ -9,12 +9,11 @@ from checks.facts import Facts, Unread
 from checks.finding import Outcome, bad, ok, skip
 from checks.parse.ip_addr import Link, links
 from checks.parse.ip_neigh import Neighbour, neighbours
-from checks.parse.ip_route import Hop, Route, routes
 from checks.parse.ipv4_conf import effective
 from checks.rails import Rail
 from checks.rules.declare import Judged, NotHere, Subject, check, compared, fleetwide
 from checks.rules.likeness import ask
-from checks.rules.rail_policy import active, networks_of, version_of
+from checks.rules.rail_policy import active, all_routes, networks_of, version_of
 from checks.rules.subjects import each_rail
 from checks.selector import default_devices
 
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from checks.node import Node
+    from checks.parse.ip_route import Hop, Route
 
 _GATEWAYS = frozenset({1, 254})
 _CONF = "/proc/sys/net/ipv4/conf/*"
@@ -162,9 +162,9 @@ def _gateways(
     """Gateways over a rail. Without routes: silent neighbours placed like one."""
     version = version_of(rail.ip) if rail.ip else 4
     try:
-        by_table = routes(facts, version)
+        by_table = all_routes(facts, version)
     except Unread as error:
-        if error.kind != "missing":
+        if error.kind != "missing" or facts.find("ip", "route"):
             raise
         silent = [n.ip for n in every if n.is_dead and _looks_like_one(n.ip)]
         if silent:

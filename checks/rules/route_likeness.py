@@ -7,16 +7,16 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 from checks.cohort import Baseline, baseline
-from checks.facts import Unread, first
+from checks.facts import Facts, Unread, first
 from checks.finding import Outcome, bad, info, ok, unknown
 from checks.parse.ip_addr import Link, links
-from checks.parse.ip_route import routes
 from checks.parse.ipv4_conf import configured, effective
 from checks.rules.declare import Judged, Subject, fleetwide
 from checks.rules.likeness import Vote, ask, by_cohort, of_peers, of_profile
 from checks.rules.rail_policy import (
     active,
     address_of,
+    all_routes,
     astray,
     decisions,
     engine,
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 _ROCE_HEADERS = 96
 """Bytes that the kernel takes off a network device's MTU (`iboe_get_mtu`)."""
 _IB_MTUS = (4096, 2048, 1024, 512, 256)
+_VIRTUAL = ("lo", "docker", "cni", "flannel", "cali", "veth", "virbr", "tun", "wg")
 MTU, PREFIX, FILTER = "route-mtu-iface", "route-prefix-consistent", "route-rp-filter"
 
 
@@ -58,7 +59,7 @@ def roce_mtu(mtu: int) -> int:
     needs=("ip -j -d addr", "/sys/class/net/*/mtu"),
 )
 def mtu_iface(nodes: Sequence[Node]) -> Iterable[Judged]:
-    votes = list(ask(nodes, _mtu))
+    votes = list(ask(nodes, _mtu, _rails_or_netdevs))
     for vote in votes:
         if not vote.is_open:
             yield vote.judged()
@@ -84,12 +85,41 @@ def _mtu_beside(vote: Vote, base: Baseline, classes: Baseline) -> Outcome:
     return bad(f"{value}: RoCE MTU {held}", told)
 
 
-def _mtu(node: Node, rail: Rail) -> Outcome | str:
+def _netdevs(facts: Facts) -> list[str]:
+    """Devices whose MTU sysfs tells, but for those that no wire has."""
+    names = [path.split("/")[-2] for path in facts.matching("/sys/class/net/*/mtu")]
+    return [name for name in names if not name.startswith(_VIRTUAL)]
+
+
+def _rails_or_netdevs(node: Node) -> list[Subject[object]]:
+    """Rails; where none is known, the devices whose MTU was read."""
+    try:
+        return [
+            Subject(item=r.item, label=r.label, key=r.key, touches=r.touches)
+            for r in each_rail(node)
+        ]
+    except Unread:
+        found = _netdevs(node.facts)
+        if not found:
+            raise
+        return [
+            Subject(item=name, label=name, key=name, touches=frozenset({name}))
+            for name in found
+        ]
+
+
+def _mtu(node: Node, rail: Rail | str) -> Outcome | str:
+    if isinstance(rail, str):
+        return _above_profile(node, node.facts.number(f"/sys/class/net/{rail}/mtu"))
     mtu = _mtu_of(node, rail)
     for parent in _parents(node, rail):
         if mtu > parent.mtu:
             told = f"{rail.netdev} {mtu} above {parent.name} {parent.mtu}"
             return bad(told, "no child with a greater MTU than what is below it")
+    return _above_profile(node, mtu)
+
+
+def _above_profile(node: Node, mtu: int) -> Outcome | str:
     least = node.profile.routes.rail_mtu
     if least is not None and mtu < least:
         return bad(mtu, f"at least {least} (profile)")
@@ -100,6 +130,9 @@ def _mtu_of(node: Node, rail: Rail) -> int:
     if rail.link is not None:
         return rail.link.mtu
     if not rail.netdev:
+        known = _netdevs(node.facts)
+        if len(known) == 1 == len(node.rails):  # the one port has the one device
+            return node.facts.number(f"/sys/class/net/{known[0]}/mtu")
         raise Unread("missing", rail.name, "its network device is not known")
     return first(
         lambda: (
@@ -160,7 +193,7 @@ def _prefix(node: Node, rail: Rail) -> Outcome | str:
     network = _network_of(rail)
     gateways = [
         hop.gateway
-        for rows in routes(node.facts, version_of(ip)).values()
+        for rows in all_routes(node.facts, version_of(ip)).values()
         for route in rows
         if route.is_default
         for hop in route.hops

@@ -277,6 +277,27 @@ def test_a_table_that_nobody_dumped_is_unknown(bench):
     assert seen.status("route-peer-same-rail", ETH3) == "UNKNOWN"
 
 
+ABOUT_ALL_ROUTES = (
+    "route-linkdown-flag",
+    "route-mtu-locked",
+    "route-ecmp",
+    "route-prefix-consistent",
+)
+
+
+@pytest.mark.parametrize("table", [None, (0, "[{", ""), (0, "", "")])
+def test_a_table_that_was_not_seen_is_never_free_of_faults(bench, table):
+    rows = [link("eth2", "12.12.12.43"), link("eth3", "13.13.2.13")]
+    cmds = {**F11, "ip -j rule": rules(RULE_103), "ip -j -d addr": json.dumps(rows)}
+    if table is not None:
+        cmds["ip -j route show table 103"] = table
+
+    seen = bench.judge(bench.doc(cmds=cmds))
+
+    for check in ABOUT_ALL_ROUTES:
+        assert "PASS" not in seen.statuses(check).values(), check
+
+
 # F13: one subnet
 
 F13 = json.dumps(
@@ -852,6 +873,21 @@ def test_f47_r48_a_netdev_of_1500_among_larger_ones_fails(bench, peers):
 
     assert seen.status("route-mtu-iface", node="node-a") == "FAIL"
     assert seen.by_node("route-mtu-iface")["node-0"] in {"PASS", "FAIL"}
+
+
+def test_f47_the_mtu_in_sysfs_alone_is_compared(bench):
+    nodes = [
+        bench.doc(f"node-{name}", files={"/sys/class/net/ens1/mtu": f"{mtu}\n"})
+        for name, mtu in (("a", 1500), ("b", 4200), ("c", 9000))
+    ]
+
+    seen = bench.judge(*nodes)
+
+    assert seen.by_node("route-mtu-iface") == {
+        "node-a": "FAIL",
+        "node-b": "PASS",
+        "node-c": "PASS",
+    }
 
 
 def test_two_nodes_that_differ_in_mtu_both_warn(bench):
