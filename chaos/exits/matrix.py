@@ -387,6 +387,8 @@ class _Game:
 
         deadline_s = max(0.5, self._ended_at + TTL_S + MARGIN_S - time.monotonic())
         wait_until(clean, timeout_s=deadline_s, poll_s=_POLL_S)
+        if self._lab is None:  # its hosts are on this machine
+            self.outcome.healed_s = time.monotonic() - self._ended_at
         self.outcome.problems += [f"controller: {line}" for line in left]
         runs = self._runs()
         for report in here_recover():  # what others left is not of this cell
