@@ -62,7 +62,7 @@ def dimms(node: Node, _: None) -> Outcome | str:
         raise Unread("garbled", "/sys/devices/system/node", "no memory at all")
     if min(filled) < _SIMILAR * max(filled):
         return bad(told, "as much memory on every socket")
-    return f"{len(filled)} x {round(max(filled) / (8 << 30)) * 8} GiB"
+    return f"{round(sum(filled) / (8 << 30)) * 8} GiB"
 
 
 @compared(

@@ -232,9 +232,20 @@ def _dead_dimm(document, plan):
 
 
 def _other_snc(document, plan):
-    for number in (2, 3):
+    """Two NUMA nodes a socket, each with half of its memory."""
+    for number in range(4):
         for path, text in _numa(plan, number).items():
-            document["files"][path] = {"text": text}
+            document["files"].setdefault(path, {"text": text})
+        text = f"Node {number} MemTotal: {RAM_KIB // 4:>16} kB\n"
+        document["files"][f"{NODES}/node{number}/meminfo"] = {"text": text}
+
+
+def _nothing_left(document, plan):
+    """The segment is in huge pages, and there is no headroom beside it."""
+    rows = document["files"]["/proc/meminfo"]["text"].splitlines(keepends=True)
+    kept = [row for row in rows if not row.startswith("MemAvailable")]
+    text = "".join([*kept, "MemAvailable:    1048576 kB\n"])
+    document["files"]["/proc/meminfo"] = {"text": text}
 
 
 def _of_service(plan):
@@ -273,10 +284,7 @@ MUTANTS = [
         "status": "WARN",
         "change": _file("/proc/sys/kernel/numa_balancing", "1\n"),
     },
-    {
-        "check": "mem-free",
-        "change": _file("/proc/meminfo", _meminfo(32 << 20)),
-    },
+    {"check": "mem-free", "change": _nothing_left},
     {"check": "mem-numa-balance-dimm", "status": "WARN", "change": _dead_dimm},
     {
         "check": "mem-shm",
