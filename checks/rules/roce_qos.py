@@ -11,11 +11,11 @@ from checks.gids import atoi
 from checks.parse.dcb import NOT_SUPPORTED, dcb_dscp, dcb_pfc, dcb_willing
 from checks.parse.garbled import Garbled
 from checks.parse.mlnx_qos import qos
-from checks.parse.mlxreg import register
+from checks.parse.mlxreg import register, register_devices
 from checks.rules.declare import NotHere, Subject, check, compared
 from checks.rules.optional import UNREADABLE, optional
 from checks.rules.roce_subjects import each_qos_netdev, port_of, variables
-from checks.rules.subjects import each_nic_address
+from checks.rules.subjects import each_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 CLASSES = ("MC_IB_TC", "NCCL_IB_TC", "UCX_IB_TRAFFIC_CLASS", "NVSHMEM_IB_TRAFFIC_CLASS")
 IBGDA = "NVSHMEM_IB_ENABLE_IBGDA"
+DEVX_USERS = (IBGDA, "NVSHMEM_IBGDA_NUM_RC_PER_PE", "NVSHMEM_IBGDA_NIC_HANDLER")
 _TRUTHS = frozenset({"1", "true", "yes", "on", "y"})
 _GLOBAL = re.compile(r"tclass\s*=\s*(\d+)", re.IGNORECASE)
 _BROKEN = frozenset({"garbled", "truncated", "timeout", "empty"})
@@ -328,7 +329,7 @@ def _unset(
 
 def _classes(node: Node, netdev: str) -> list[tuple[str, int]]:
     """(who, traffic class) of everything that sets one, and of who bypasses it."""
-    told = variables(node, (*CLASSES, IBGDA))
+    told = variables(node, (*CLASSES, *DEVX_USERS))
     found = [
         (name, atoi(value))
         for _, name, value in told
@@ -339,10 +340,17 @@ def _classes(node: Node, netdev: str) -> list[tuple[str, int]]:
     if everywhere:
         found.append(("Global tclass", everywhere))
     own = {name for _, name, _ in told}
-    devx = any(n == IBGDA and v.strip().lower() in _TRUTHS for _, n, v in told)
+    devx = any(_is_devx(name, value) for _, name, value in told)
     if devx and "NVSHMEM_IB_TRAFFIC_CLASS" not in own:
         found.append(("DevX queue pairs of NVSHMEM, unset", 0))
     return list(dict.fromkeys(found))
+
+
+def _is_devx(name: str, value: str) -> bool:
+    """A process makes queue pairs by DevX, which the driver gives no class."""
+    if name == IBGDA:
+        return value.strip().lower() in _TRUTHS
+    return name in DEVX_USERS
 
 
 def _global_class(port: Port) -> int | None:
@@ -464,6 +472,22 @@ def _ecn_mark(node: Node, netdev: str) -> str:
         raise
 
 
+def _each_nic(node: Node) -> list[Subject[frozenset[str]]]:
+    """The names of every NIC: of the selected ports, else those mlxreg was asked."""
+    try:
+        ports = each_port(node)
+    except Unread:
+        names = register_devices(node.facts)
+        if not names:
+            raise
+        named = [frozenset({name}) for name in names]
+        return [Subject(item=n, label=min(n), touches=n) for n in named]
+    return [
+        Subject(item=each.touches, label=each.label, key=each.key, touches=each.touches)
+        for each in ports
+    ]
+
+
 @compared(
     "roce-cc-algo",
     group="roce",
@@ -474,10 +498,10 @@ def _ecn_mark(node: Node, netdev: str) -> str:
     ),
     source=("OCI check_rttcc_status", "article: RTT-based congestion control"),
     needs=("mlxreg -d BDF --reg_name PPCC --get --indexes ...",),
-    over=each_nic_address,
+    over=_each_nic,
 )
-def congestion_control(node: Node, bdf: str) -> Outcome | str:
-    fields = _opt_in(node, bdf, _PPCC)
+def congestion_control(node: Node, nic: frozenset[str]) -> Outcome | str:
+    fields = _opt_in(node, nic, _PPCC)
     if "value" not in fields:
         raise Garbled("mlxreg --reg_name PPCC", "no field value")
     on = bool(fields["value"] & 1)
@@ -497,29 +521,29 @@ def congestion_control(node: Node, bdf: str) -> Outcome | str:
     fix=("mlxreg -d BDF --reg_name ROCE_ACCL --set roce_tx_window_en=1,...",),
     source=("R79 ucx#6000",),
     needs=("mlxreg -d BDF --reg_name ROCE_ACCL --get", "dcb -j pfc show dev NETDEV"),
-    over=each_nic_address,
+    over=_each_nic,
 )
-def lossy(node: Node, bdf: str) -> Outcome | str:
-    fields = _opt_in(node, bdf, _ROCE_ACCL)
+def lossy(node: Node, nic: frozenset[str]) -> Outcome | str:
+    fields = _opt_in(node, nic, _ROCE_ACCL)
     told = ", ".join(
         f"{name.removeprefix('roce_').removesuffix('_en')} "
         f"{fields.get(name, 'not there')}"
         for name in _LOSSY
     )
-    if any(not fields.get(name) for name in _LOSSY) and _is_lossy(node, bdf):
+    if any(not fields.get(name) for name in _LOSSY) and _is_lossy(node, nic):
         return bad(f"{told}; no priority has PFC", "lossless, or all three on")
     return told
 
 
-def _is_lossy(node: Node, bdf: str) -> bool:
+def _is_lossy(node: Node, nic: frozenset[str]) -> bool:
     """PFC is known to be off on every priority of the NIC."""
-    for each in each_qos_netdev(node):
-        if bdf in each.touches:
-            try:
-                return not lossless(node.facts, each.item)
-            except Unread:
-                return False
-    return False
+    try:
+        return any(
+            nic & each.touches and not lossless(node.facts, each.item)
+            for each in each_qos_netdev(node)
+        )
+    except Unread:
+        return False
 
 
 @compared(
@@ -530,20 +554,20 @@ def _is_lossy(node: Node, bdf: str) -> bool:
     fix=("mlxreg -d BDF --reg_name ROCE_ACCL --set adaptive_routing_forced_en=...",),
     source=("R79 ucx#6000",),
     needs=("mlxreg -d BDF --reg_name ROCE_ACCL --get",),
-    over=each_nic_address,
+    over=_each_nic,
 )
-def adaptive_routing(node: Node, bdf: str) -> str:
-    fields = _opt_in(node, bdf, _ROCE_ACCL)
+def adaptive_routing(node: Node, nic: frozenset[str]) -> str:
+    fields = _opt_in(node, nic, _ROCE_ACCL)
     found = {k: v for k, v in sorted(fields.items()) if "adaptive_routing" in k}
     if not found:
         raise NotHere("the NIC has no adaptive routing")
     return ", ".join(f"{name} {value}" for name, value in found.items())
 
 
-def _opt_in(node: Node, bdf: str, name: str) -> Mapping[str, int]:
+def _opt_in(node: Node, nic: frozenset[str], name: str) -> Mapping[str, int]:
     """A register; registers are read on demand only, so their absence is no fault."""
     try:
-        return register(node.facts, bdf, name)
+        return register(node.facts, nic, name)
     except Unread as error:
         if error.kind in {"missing", "no tool"}:
             raise NotHere(f"register {name} was not read (opt-in)") from None

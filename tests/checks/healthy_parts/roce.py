@@ -501,14 +501,14 @@ MUTANTS = [
     {"check": "roce-ecn", "subject": _netdev, "status": "WARN", "change": _no_ecn},
     {
         "check": "roce-cc-algo",
-        "subject": _bdf,
+        "subject": _device,
         "status": "WARN",
         "change": _other_congestion_control,
     },
-    {"check": "roce-lossy", "subject": _bdf, "status": "WARN", "change": _no_window},
+    {"check": "roce-lossy", "subject": _device, "status": "WARN", "change": _no_window},
     {
         "check": "roce-adaptive-routing",
-        "subject": _bdf,
+        "subject": _device,
         "status": "WARN",
         "change": _forced_routing,
     },

@@ -23,7 +23,7 @@ def facts(stdout, rc=0):
 
 
 def test_rows_with_a_value_are_the_fields():
-    assert register(facts(OUT), "0000:1a:00.0", "ROCE_ACCL") == {
+    assert register(facts(OUT), ["0000:1a:00.0"], "ROCE_ACCL") == {
         "roce_adp_retrans_en": 1,
         "roce_tx_window_en": 0,
     }
@@ -34,11 +34,11 @@ def test_rows_with_a_value_are_the_fields():
 )
 def test_another_register_or_nic_was_not_collected(bdf, name):
     with pytest.raises(Unread) as refused:
-        register(facts(OUT), bdf, name)
+        register(facts(OUT), [bdf], name)
     assert refused.value.kind == "missing"
 
 
 @pytest.mark.parametrize(("stdout", "rc"), [("", 0), (OUT, 1), (OUT[:60], 0)])
 def test_a_failed_or_cut_read_is_refused(stdout, rc):
     with pytest.raises(Unread):
-        register(facts(stdout, rc), "0000:1a:00.0", "ROCE_ACCL")
+        register(facts(stdout, rc), ["0000:1a:00.0"], "ROCE_ACCL")

@@ -238,6 +238,16 @@ def test_r79_one_node_without_the_window_differs_from_its_peers(bench):
     assert seen.status("roce-lossy", node="node-a") == "PASS"
 
 
+def test_r79_the_registers_alone_can_be_compared(bench):
+    line = "mlxreg -d mlx5_0 --reg_name ROCE_ACCL --get"
+    full = ON + "roce_tx_window_en | 0x00000001\n"
+    docs = [bench.doc(f"node-{n}", cmds={line: full}) for n in "abc"]
+
+    seen = bench.judge(*docs, bench.doc("node-d", cmds={line: ON}))
+
+    assert seen.status("roce-lossy", node="node-d") == "WARN"
+
+
 def test_registers_nobody_asked_for_are_skipped(bench):
     seen = bench.judge(bench.doc(cmds={MLNX: F48}, files=SLOT))
 
