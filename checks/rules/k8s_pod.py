@@ -25,7 +25,7 @@ from checks.parse.kubectl import (
 )
 from checks.rules.declare import NotHere, Subject, check, compared
 from checks.rules.k8s_node import is_rdma_resource, is_ready
-from checks.rules.kubernetes import needs_kubernetes, rail_mtu
+from checks.rules.kubernetes import known_rails, needs_kubernetes, rail_mtu
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -252,7 +252,7 @@ def pod_mtu(node: Node, item: tuple[str, str, int, tuple[str, ...]]) -> Outcome 
 
 def _rail_behind(node: Node, name: str, ips: tuple[str, ...]) -> Rail | None:
     """The rail of a pod's interface: by network, else by place (net1: the first)."""
-    rails = [rail for rail in node.rails if rail.netdev]
+    rails = known_rails(node)
     for text in ips:
         address = ip_address(text.partition("/")[0])
         for rail in rails:

@@ -23,6 +23,7 @@ from checks.rules.declare import NotHere
 
 if TYPE_CHECKING:
     from checks.node import Node
+    from checks.rails import Rail
 
 NAD = "network-attachment-definition"
 _ABSENT = "no Kubernetes on this node"
@@ -123,9 +124,19 @@ def _range(row: Mapping[str, Any], label: str) -> Range:
         raise Garbled(f"NetworkAttachmentDefinition {label}", str(error)) from None
 
 
+def known_rails(node: Node) -> tuple[Rail, ...]:
+    """The rails with a network device; none where nobody looked for them."""
+    try:
+        return tuple(rail for rail in node.rails if rail.netdev)
+    except Unread as error:
+        if error.kind != "missing":
+            raise
+        return ()
+
+
 def rail_mtu(node: Node, netdev: str) -> int:
     """The MTU of a network device of the host."""
-    for rail in node.rails:
+    for rail in known_rails(node):
         if rail.netdev == netdev and rail.link is not None and rail.link.mtu:
             return rail.link.mtu
     found = node.facts.number(f"/sys/class/net/{netdev}/mtu")
