@@ -14,7 +14,7 @@ from checks.parse.mlnx_qos import qos
 from checks.parse.mlxreg import register, register_devices
 from checks.rules.declare import NotHere, Subject, check, compared
 from checks.rules.optional import UNREADABLE, optional
-from checks.rules.roce_subjects import each_qos_netdev, port_of, variables
+from checks.rules.roce_subjects import each_qos_netdev, is_soft, port_of, variables
 from checks.rules.subjects import each_port
 
 if TYPE_CHECKING:
@@ -144,8 +144,13 @@ def _shown(priorities: Iterable[int]) -> str:
 
 
 def _unless_virtual(node: Node, netdev: str) -> None:
-    """QoS of a virtual function is set, and can be read, on its physical one only."""
+    """QoS of a virtual function is set, and can be read, on its physical one only.
+
+    Soft-RoCE has no QoS but that of the network device below it.
+    """
     port = port_of(node, netdev)
+    if port is not None and is_soft(port):
+        raise NotHere("soft-RoCE has no QoS of its own")
     silent = [
         result
         for result in node.facts.find("dcb", "pfc", netdev)

@@ -42,6 +42,16 @@ def _not_roce(port: Port) -> Outcome | None:
     return skip("an InfiniBand port") if layer == INFINIBAND else None
 
 
+def is_soft(port: Port) -> bool:
+    """Soft-RoCE: a device without hardware, upon the network device `parent`."""
+    try:
+        if port.facts.exists(port.device_path("device")):
+            return False
+        return bool(port.facts.line(port.device_path("parent")))
+    except Unread:
+        return False
+
+
 def variables(node: Node, names: Sequence[str]) -> list[tuple[str, str, str]]:
     """(service, variable, value) of every process that sets one of them.
 
