@@ -34,6 +34,10 @@ def parse_version(text: str) -> str:
     return found[1]
 
 
+_NOT_HERE = frozenset({"no tool", "failed", "missing"})
+"""Refusals of a source that just has nothing to say; others hide what it says."""
+
+
 @derived
 def versions(facts: Facts) -> dict[str, str]:
     """Every version that the node tells, by source; Unread where there is none."""
@@ -43,6 +47,8 @@ def versions(facts: Facts) -> dict[str, str]:
         try:
             found[result.line] = _told(result)
         except Unread as error:
+            if error.kind not in _NOT_HERE:
+                raise
             refused = error
     for path in _wheels(facts):
         said = _METADATA.search(facts.text(path))

@@ -68,6 +68,8 @@ def failed_units(node: Node, _: None) -> Outcome:
     result = _failed(node)
     if result.ended().rc != 0:
         raise Unread("failed", result.line, f"rc {result.rc}: {result.complaint}")
+    if result.stdout and not result.stdout.endswith("\n"):
+        raise Unread("garbled", result.line, "its last line is not whole")
     names = [words[0] for words in map(str.split, result.stdout.splitlines()) if words]
     names = [name for name in names if "." in name]
     ours = sorted(name for name in names if _UNITS.match(name))

@@ -560,6 +560,8 @@ def cni_agent(node: Node, _: None) -> Outcome:
     internal = [str(a.get("address")) for a in own if a.get("type") == "InternalIP"]
     if not internal:
         raise Unread("garbled", _NODE, "no InternalIP")
+    if not any(rail.ips for rail in node.rails):
+        raise Unread("missing", "ip -j -d addr", "no address of a rail is known")
     on_rail = [
         f"{ip} is on {rail.netdev or rail.name}"
         for rail in node.rails

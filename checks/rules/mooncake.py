@@ -257,6 +257,8 @@ def _tried(result: Result) -> tuple[bool, str, float]:
     if result.timed_out:
         return False, "no answer", result.ms
     said = result.complaint if result.rc != 0 else "connected"
+    if result.rc == 0:
+        result.text()
     return result.rc == 0, said, result.ms
 
 

@@ -332,6 +332,7 @@ MUTANTS = [
             "systemctl --failed --plain --no-legend",
             "kubelet.service loaded failed failed kubelet: The Kubernetes Node Agent\n",
         ),
+        "log": True,
     },
     {"check": "host-lldp", "subject": "rail6", "change": _moved_cable},
     {
