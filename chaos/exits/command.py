@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import tempfile
 from collections import Counter
@@ -44,6 +45,9 @@ def run(wanted: Wanted) -> bool:
     if wanted.cells is not None:
         total = max(wanted.cells, len({each.ending for each in every}))
     with ExitStack() as stack:
+        for number in (signal.SIGTERM, signal.SIGHUP):  # lab and run end with us
+            old = signal.signal(number, lambda code, _: sys.exit(128 + code))
+            stack.callback(signal.signal, number, old)
         folder = Path(stack.enter_context(_folder()))
         # What a run leaves in the lab's files is of no interest; what on its hosts is.
         inventory = folder / "lab.yaml"
