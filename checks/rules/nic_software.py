@@ -264,7 +264,7 @@ def _by_mode(facts: Facts, name: str, expected: str) -> Outcome:
     if mode & 0o006 == 0o006:
         return ok(seen, expected)
     if mode & 0o600 == 0o600 and _only_root(facts):
-        return ok(f"{seen}, and the services run as root", expected)
+        return bad(f"{seen}: only for root's services", "mode 0666", severity="W")
     if mode & 0o060 == 0o060:
         return bad(f"{seen}: only for its group", "mode 0666", severity="W")
     return bad(f"{seen}: only for its owner", "mode 0666")

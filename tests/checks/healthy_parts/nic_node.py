@@ -425,7 +425,7 @@ MUTANTS = [
         "check": "nic-uverbs-devnode",
         "subject": "mlx5_3",
         "change": lambda document, plan: document["files"].update(
-            {"/dev/infiniband/uverbs3": {"mode": "0600"}}
+            {"/dev/infiniband/uverbs3": {"mode": "0000"}}
         ),
         "note": "mode",
     },

@@ -283,7 +283,7 @@ def test_a_node_whose_mode_is_not_told_is_unknown(bench):
     assert bench.judge(bench.doc(files=files)).status("nic-uverbs-devnode") == "UNKNOWN"
 
 
-def test_a_node_only_for_root_serves_only_services_of_root(bench):
+def test_a_node_only_for_root_is_tolerable_where_all_services_are_of_root(bench):
     files = devices(1) | nodes_of(1, uverbs0="0600")
 
     alone = bench.judge(bench.doc(files=files)).status("nic-uverbs-devnode")
@@ -292,7 +292,7 @@ def test_a_node_only_for_root_serves_only_services_of_root(bench):
     files["/proc/4242/status"] = "Name:\tclient\nUid:\t1000\t1000\t1000\t1000\n"
     user = bench.judge(bench.doc(files=files)).status("nic-uverbs-devnode")
 
-    assert (alone, root, user) == ("FAIL", "PASS", "FAIL")
+    assert (alone, root, user) == ("FAIL", "WARN", "FAIL")
 
 
 def test_r85_nvsentinel_1716_no_issm_device_is_no_matter(bench):
