@@ -716,10 +716,24 @@ def ovs_jobs() -> List[List[str]]:
     return jobs
 
 
+def ovs_nics(collector: Collector) -> List[str]:
+    """Interfaces of bridges that are network devices; those asked already left out."""
+    line = "ovs-vsctl --timeout=5 --format=json list Interface"
+    try:
+        table = json.loads(collector.cmds.get(line, {}).get("stdout", ""))
+        name, kind = (table["headings"].index(each) for each in ("name", "type"))
+        names = [row[name] for row in table["data"] if row[kind] in ("", "system")]
+    except (ValueError, KeyError, TypeError):
+        return []
+    asked = {line.split(" ")[-1] for line in collector.cmds if "ethtool -k " in line}
+    return sorted(n for n in set(map(str, names)) - asked if n[:1] != "-")[:64]
+
+
 def read_bridges(collector: Collector, pool: Any) -> None:
     """Flows of every bridge; a bridge has one row in the table."""
     text = collector.output("ovs-vsctl", "--timeout=5", "list-br")
     lines = [["ovs-ofctl", "dump-flows", name] for name in text.split()[:64]]
+    lines += [["ethtool", "-k", name] for name in ovs_nics(collector)]
     list(pool.map(lambda argv: collector.run(*argv), lines))
     flows = ("ovs-appctl", "dpctl/dump-flows", "-m", "type=offloaded")
     collector.run(*flows, digest=_first_lines)

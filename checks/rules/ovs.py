@@ -315,6 +315,7 @@ def iface_error(node: Node, row: Row) -> Outcome:
     source=("experiment: an unsupported datapath_type leaves no error text",),
     needs=(f"{LIST} Interface",),
     requires=("ovs-db-reachable", "ovs-vswitchd-alive", "ovs-iface-error"),
+    follows=("ovs-module-params",),
     over=each_interface,
 )
 def iface_ofport(node: Node, row: Row) -> Outcome:

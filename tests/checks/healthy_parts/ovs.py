@@ -236,6 +236,23 @@ def log(*more):
     return "".join(f"2026-09-21T03:14:4{at}.824Z{x}\n" for at, x in enumerate(lines))
 
 
+FEATURES = """Features for {}:
+rx-checksumming: on
+tcp-segmentation-offload: on
+hw-tc-offload: on
+rx-gro-hw: off [fixed]
+"""
+
+
+def eswitch(rail):
+    return f"devlink -j dev eswitch show pci/{rail.bdf}"
+
+
+def _mode(rail, mode="legacy"):
+    told = {"mode": mode, "inline-mode": "none", "encap-mode": "basic"}
+    return json.dumps({"dev": {f"pci/{rail.bdf}": told}})
+
+
 def cmds(plan):
     twice = {
         f"{LIST} Open_vSwitch": table(_root(plan)),
@@ -261,6 +278,8 @@ def cmds(plan):
             "# 1 flows\nufid:0, in_port(pf0vf0),eth_type(0x0800), packets:9, bytes:900,"
             " used:0.1s, offloaded:yes, dp:tc, actions:ens20f0np0\n"
         ),
+        **{f"ethtool -k {leg}": FEATURES.format(leg) for leg in LEGS},
+        **{eswitch(rail): _mode(rail) for rail in plan.rails},
     }
 
 
@@ -339,6 +358,50 @@ def _database_down(document, plan):
         if line.startswith("ovs-vsctl"):
             for entry in _samples(document, line):
                 entry.update(rc=1, stdout="", stderr=told)
+
+
+def _more_records(name, cells):
+    """One more record like the first, with these cells, in every sample."""
+
+    def change(document, plan):
+        for entry in _samples(document, f"{LIST} {name}"):
+            listing = json.loads(entry["stdout"])
+            named = dict(zip(listing["headings"], listing["data"][0], strict=True))
+            named |= {"_uuid": _uuid(plan, 9, 9), **cells}
+            listing["data"].append([named[each] for each in listing["headings"]])
+            entry["stdout"] = json.dumps(listing)
+        flows_of = f"ovs-ofctl dump-flows {cells['name']}"
+        document["cmds"][flows_of] = {"rc": 0, "stdout": flows(NORMAL), "stderr": ""}
+
+    return change
+
+
+def _enslaved(document, plan):
+    entry = document["cmds"]["ip -j -d addr"]
+    rows = json.loads(entry["stdout"])
+    for row in rows:
+        if row["ifname"] == plan.rails[0].netdev:
+            row["master"] = "ovs-system"
+            row["linkinfo"] = {"info_slave_kind": "openvswitch"}
+    entry["stdout"] = json.dumps(rows)
+
+
+def _not_offloading(document, plan):
+    """hw-offload was set while vswitchd ran: its start did not enable anything."""
+    text = log().replace("netdev: Flow API Enabled", "nothing")
+    document["files"][LOG] = {"text": text}
+    for entry in _samples(document, "ovs-appctl -T 3 upcall/show"):
+        entry["stdout"] = UPCALL.replace("offloaded flows : 5", "offloaded flows : 0")
+    line = "ovs-appctl dpctl/dump-flows -m type=offloaded"
+    document["cmds"][line]["stdout"] = "# 0 flows\n"
+
+
+def _without_module(document, plan):
+    files = document["files"]
+    files["/sys/module/openvswitch"] = {"errno": "ENOENT"}
+    text = files["/proc/modules"]["text"]
+    kept = [line for line in text.splitlines(True) if "openvswitch" not in line]
+    files["/proc/modules"] = {"text": "".join(kept)}
 
 
 _DEAD = (
@@ -507,5 +570,99 @@ MUTANTS = [
         "check": "ovs-version",
         "change": _says("ovs-appctl -T 3 version", VERSION.replace("3.1.0", "2.17.7")),
         "note": "not-restarted",
+    },
+    {
+        "check": "ovs-bridge-exists",
+        "change": _more_records(
+            "Bridge", {"name": "br-old", "ports": NONE, "controller": NONE}
+        ),
+    },
+    {
+        "check": "ovs-uplink-in-bridge",
+        "subject": "ens1f0np0",
+        "change": _all(
+            _cell("Interface", "pf0vf0", "mtu", 4200),
+            _cell("Interface", "pf0vf0", "mtu_request", NONE),
+            _cell("Interface", "pf0vf0", "name", "ens1f0np0"),
+        ),
+    },
+    {
+        "check": "ovs-ip-on-enslaved-nic",
+        "subject": "ens1f0np0",
+        "change": _enslaved,
+    },
+    {
+        "check": "ovs-datapath-type",
+        "subject": "br-int",
+        "change": _cell("Bridge", "br-int", "datapath_type", "netdev"),
+    },
+    {
+        "check": "ovs-hw-offload-effective",
+        "status": "WARN",
+        "change": _not_offloading,
+    },
+    {
+        "check": "ovs-esw-mode",
+        "subject": lambda plan: f"mlx5_3 ({plan.rails[3].bdf})",
+        "change": lambda document, plan: document["cmds"][
+            eswitch(plan.rails[3])
+        ].update(stdout=_mode(plan.rails[3], "switchdev")),
+    },
+    {
+        "check": "ovs-fail-mode",
+        "subject": "br-ex",
+        "change": _all(
+            _cell("Bridge", "br-ex", "fail_mode", "secure"),
+            _cell("Controller", "", "is_connected", False),
+        ),
+    },
+    {
+        "check": "ovs-controller-connected",
+        "status": "WARN",
+        "subject": "Controller tcp:192.0.2.200:6653",
+        "change": _cell("Controller", "", "is_connected", False),
+    },
+    {
+        "check": "ovs-stp",
+        "status": "WARN",
+        "subject": "br-ex",
+        "change": _cell("Bridge", "br-ex", "stp_enable", True),
+    },
+    {
+        "check": "ovs-bond-mode",
+        "status": "WARN",
+        "subject": "bond0",
+        "change": _cell("Port", "bond0", "lacp", NONE),
+    },
+    {
+        "check": "ovs-vlan",
+        "subject": "bond0",
+        "change": _cell("Port", "bond0", "tag", 100),
+    },
+    {
+        "check": "ovs-policing",
+        "status": "WARN",
+        "subject": "ens20f0np0",
+        "change": _cell("Interface", "ens20f0np0", "ingress_policing_rate", 1000),
+    },
+    {"check": "ovs-module-params", "change": _without_module},
+    {
+        "check": "ovs-netdev-offloads",
+        "subject": "ens20f1np1",
+        "change": _says(
+            "ethtool -k ens20f1np1",
+            FEATURES.format("ens20f1np1").replace(
+                "offload: on\nrx", "offload: off\nrx"
+            ),
+        ),
+    },
+    {
+        "check": "ovs-dpdk",
+        "change": _cell(
+            "Open_vSwitch",
+            "",
+            "other_config",
+            _map(hw_offload="true", max_idle="30000", dpdk_init="true"),
+        ),
     },
 ]
