@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from chaos.errors import NotHere, UsageError
 from chaos.faults.bandwidth import Bandwidth
 from chaos.faults.blackhole import Blackhole
+from chaos.faults.clock import ClockStep
 from chaos.faults.failpoint import Failpoint
 from chaos.faults.kill import Kill
 from chaos.faults.latency import Latency
@@ -50,10 +51,12 @@ __all__ = [
     "links_of",
     "loss",
     "memory",
+    "memory_limit",
     "nic_down",
     "partition",
     "pause",
     "port_taken",
+    "reorder",
     "reset",
     "restart",
     "slow_disk",
@@ -168,6 +171,18 @@ def corrupt(
     return _of_hosts_only("corrupt", cluster, links_of(cluster, links), percent)
 
 
+def reorder(
+    cluster: Cluster,
+    control: ToxicControl,
+    links: Links,
+    percent: float,
+    latency_ms: int = 10,
+) -> Fault:
+    """A share of the packets on the links overtakes the others, which come late."""
+    chosen = links_of(cluster, links)
+    return _of_hosts_only("reorder", cluster, chosen, percent, latency_ms)
+
+
 def reset(cluster: Cluster, control: ToxicControl, links: Links) -> Fault:
     """Connections on the links end with a RST."""
     chosen = links_of(cluster, links)
@@ -205,7 +220,7 @@ def clock_step(
 ) -> Fault:
     """The clock of a role jumps; a step back makes it stand still for so long."""
     _refuse_observed("clock_step", cluster, role)
-    return _of_hosts_only("clock_step", cluster, role, step_s)
+    return ClockStep(cluster, role, step_s)
 
 
 def memory(
@@ -213,6 +228,13 @@ def memory(
 ) -> Fault:
     """So much memory of a role's host is taken."""
     return _of_hosts_only("memory", cluster, role, size_bytes)
+
+
+def memory_limit(
+    cluster: Cluster, control: ToxicControl, role: str, limit_bytes: int
+) -> Fault:
+    """A role may take no more memory than this from now on."""
+    return _of_hosts_only("memory_limit", cluster, role, limit_bytes)
 
 
 def cpu(cluster: Cluster, control: ToxicControl, role: str, workers: int = 1) -> Fault:

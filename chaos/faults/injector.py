@@ -11,7 +11,9 @@ from __future__ import annotations
 import itertools
 import time
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
 
 import chaos.faults as build
 from chaos.errors import ResidualFault
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 
 REVERT_DEADLINE_S = 15.0
 _RETRY_S = 0.05
+SIGNALLED: Final = pytest.exit.Exception
+"""What a signal raises, wherever it arrives: an `Exception`, and never ours to keep."""
 _numbers = itertools.count(1)
 
 
@@ -79,6 +83,8 @@ class Injection:
         """Reads the effect now and keeps the strongest evidence seen so far."""
         try:
             evidence = self.fault.probe()
+        except SIGNALLED:
+            raise
         except Exception as error:  # no evidence is a verdict, not a crash
             evidence = Evidence(measure="none", effect=0.0, detail=repr(error))
         best = self.receipt.evidence
@@ -92,6 +98,13 @@ class Injection:
         Raises:
             ResidualFault: Something of the fault is still there after the deadline.
         """
+        try:
+            return self._stop()
+        except SIGNALLED as error:  # what was begun is ended first
+            self._undo_after(error)
+            raise
+
+    def _stop(self) -> Receipt:
         if not self.active:
             return self.receipt
         self.sample()
@@ -129,9 +142,14 @@ class Injection:
             self._undo_after(error)
 
     def _undo_after(self, error: BaseException) -> None:
-        """Undoes the fault on the way of an error, which stays the first one."""
+        """Undoes the fault on the way of an error, which stays the first one.
+
+        But for a signal: it ends the run, whatever the test had to say.
+        """
         try:
             self.stop()
+        except SIGNALLED:
+            raise
         except Exception as second:
             error.add_note(f"and then: {second}")
 
@@ -152,6 +170,8 @@ class Injection:
             return self.fault.verify_reverted(), False
         except ResidualFault as error:  # it went all the way, the last resort included
             return str(error), True
+        except SIGNALLED:
+            raise
         except Exception as error:  # reported as residual, with its reason
             return f"{type(error).__name__}: {error}", False
 
@@ -262,11 +282,17 @@ class Injector:
     def failpoint(self, role: str, name: str, spec: str) -> Injection:
         return self._build(build.failpoint, role, name, spec)
 
+    def reorder(self, links: Links, percent: float, latency_ms: int = 10) -> Injection:
+        return self._build(build.reorder, links, percent, latency_ms)
+
     def clock_step(self, role: str, step_s: float) -> Injection:
         return self._build(build.clock_step, role, step_s)
 
     def memory(self, role: str, size_bytes: int) -> Injection:
         return self._build(build.memory, role, size_bytes)
+
+    def memory_limit(self, role: str, limit_bytes: int) -> Injection:
+        return self._build(build.memory_limit, role, limit_bytes)
 
     def cpu(self, role: str, workers: int = 1) -> Injection:
         return self._build(build.cpu, role, workers)
@@ -291,13 +317,20 @@ class Injector:
 
         Raises:
             ExceptionGroup: What could not be undone, one error a fault.
+            BaseException: The run was told to end meanwhile; all the others were
+                undone first.
         """
         errors: list[Exception] = []
+        ended: BaseException | None = None
         for injection in reversed(self._started):
             try:
                 injection.stop()
+            except (SIGNALLED, KeyboardInterrupt) as error:
+                ended = ended or error
             except Exception as error:
                 errors.append(error)
+        if ended is not None:
+            raise ended
         if errors:
             message = f"{len(errors)} faults were left behind"
             raise ExceptionGroup(message, errors)

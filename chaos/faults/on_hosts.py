@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from chaos.faults.cgroup import HostMemoryLimit, HostSlowDisk
-from chaos.faults.clock import ClockStep
 from chaos.faults.cut import (
     HostBlackhole,
     HostLoss,
@@ -95,10 +94,6 @@ def blackhole(cluster: Cluster, links: Sequence[Link]) -> HostFault:
 
 def tap(cluster: Cluster, links: Sequence[Link]) -> HostFault:
     return HostTap(cluster, links)
-
-
-def clock_step(cluster: Cluster, role: str, step_s: float) -> ClockStep:
-    return ClockStep(cluster, role, step_s)
 
 
 def memory(cluster: Cluster, role: str, size_bytes: int) -> HostFault:

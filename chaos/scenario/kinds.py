@@ -52,10 +52,12 @@ _EFFECTS: Mapping[str, Effect] = {
     "bandwidth": Effect.SLOW,
     "loss": Effect.SLOW,
     "corrupt": Effect.SLOW,
+    "reorder": Effect.SLOW,
     "failpoint": Effect.SLOW,
     "clock_step": Effect.SLOW,
     "cpu": Effect.SLOW,
     "memory": Effect.SLOW,
+    "memory_limit": Effect.SLOW,
     "disk_full": Effect.SLOW,
     "slow_disk": Effect.SLOW,
     "port_taken": Effect.SLOW,
@@ -65,7 +67,9 @@ INSTANT = frozenset({"restart"})
 """Over as soon as they are done: they have no `for`."""
 RAIL_DOWN = frozenset({"nic_down"})
 STARTS_A_ROLE = frozenset({"kill", "restart"})
-OF_THE_PROCESS = frozenset({"kill", "pause", "restart", "cpu", "memory"})
+OF_THE_PROCESS = frozenset(
+    {"kill", "pause", "restart", "cpu", "memory", "memory_limit"}
+)
 """They hit an engine itself: what it then fails is not the cache's doing."""
 
 
