@@ -27,9 +27,14 @@ NEEDED = (
     ("dmesg", "journalctl"),
     ("ovs-vsctl",),
     ("ovs-appctl",),
+    ("devlink",),
+    ("ss",),
+    ("systemctl",),
+    ("lldpctl",),
+    ("kubectl",),
 )
 """Alternatives: where none of a row is installed, checks stay UNKNOWN."""
-OPTIONAL = ("devlink", "lldpctl", "nvidia-smi", "ofed_info", "ss", "kubectl")
+OPTIONAL = ("nvidia-smi", "ofed_info", "mooncake_master")
 _DENIED = re.compile(
     r"permission denied|operation not permitted|must be root|need root"
     r"|are you root|requires? (?:root|super-?user)",

@@ -146,7 +146,8 @@ def flap(node: Node, nic: Nic) -> Outcome:
         return bad(told, expected)
     lost = _lost_just_now(node, nic)
     if lost:
-        return bad(f"{lost} losses of link between two samples", "none", severity="W")
+        told = f"{lost} losses of link between two samples"
+        return bad(told, "none", severity="" if lost > most else "W")
     return ok(told, expected)
 
 
@@ -178,12 +179,19 @@ def _carrier_changes(node: Node, nic: Nic) -> int | None:
 
 
 def _lost_just_now(node: Node, nic: Nic) -> int:
+    """Losses between first and last sample; a loss is two changes of the carrier."""
     if nic.port is None:
         return 0
-    path = nic.port.path("counters/link_downed")
-    samples = optional(lambda: node.facts.numbers(path), UNREADABLE) or ()
+    downs = _growth(node.facts, nic.port.path("counters/link_downed"))
+    netdev = optional(nic.port.netdev, UNREADABLE | {"empty"})
+    changes = _growth(node.facts, f"/sys/class/net/{netdev}/carrier_changes")
+    return max(downs, (changes + 1) // 2)
+
+
+def _growth(facts: Facts, path: str) -> int:
+    samples = optional(lambda: facts.numbers(path), UNREADABLE) or ()
     values = [value for _, value in samples]
-    if len(values) < 2 or max(values) >= _SATURATED:
+    if len(values) < 2 or ("link_downed" in path and max(values) >= _SATURATED):
         return 0
     return max(0, values[-1] - values[0])
 

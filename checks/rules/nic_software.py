@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from checks.facts import Facts, Unread, derived
 from checks.finding import Outcome, bad, ok
-from checks.parse.driver_version import normalised
+from checks.parse.driver_version import INBOX, normalised
 from checks.parse.ethtool_driver import described_netdevs, ethtool_driver
 from checks.parse.ibv_devices import complaints, opened_devices
 from checks.parse.kernel_release import kernel_release
@@ -75,6 +75,9 @@ def driver(node: Node, what: str) -> Outcome | str:
     if what:
         return node.facts.line(f"{_MLX5}/{what}")
     seen = _drivers(node)
+    mixed = _mix(node, seen)
+    if mixed:
+        return bad(mixed, "one driver, of one origin")
     allowed = {normalised(text) for text in node.profile.nic.driver}
     if not allowed:
         return seen
@@ -83,6 +86,21 @@ def driver(node: Node, what: str) -> Outcome | str:
     if versions <= allowed:
         return ok(seen, expected, value=seen)
     return bad(seen, expected)
+
+
+def _mix(node: Node, seen: str) -> str:
+    """Two versions of one driver, or the kernel's own beside a vendor's package."""
+    names = [one.partition(" ")[0] for one in seen.split(", ")]
+    if len(set(names)) < len(names):
+        return seen
+    told = optional(
+        lambda: node.facts.result("ofed_info").text(), UNREADABLE | {"empty"}
+    )
+    if told and f" {INBOX} " in seen and "mlx5_core" in names:
+        installed = normalised(told.splitlines()[0])
+        if not installed.startswith(INBOX):
+            return f"{seen} runs, although {installed} is installed"
+    return ""
 
 
 def _drivers(node: Node) -> str:

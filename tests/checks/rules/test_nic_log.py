@@ -109,6 +109,18 @@ def test_a_link_lost_between_two_samples_warns_and_a_total_does_not(
     assert bench.judge(document).status("nic-flap") == verdict
 
 
+@pytest.mark.parametrize(
+    ("after", "verdict"), [("4", "PASS"), ("6", "WARN"), ("16", "FAIL")]
+)
+def test_changes_of_carrier_between_two_samples_are_losses_too(bench, after, verdict):
+    path = "/sys/class/net/ens1f0np0/carrier_changes"
+    files = device() | {path: [(1.0, "4"), (3.0, after)]}
+
+    document = bench.doc(cmds=log((1.0, "quiet")), files=files)
+
+    assert bench.judge(document).status("nic-flap") == verdict
+
+
 def test_both_legs_of_a_bond_are_the_bond(bench):
     files = device("mlx5_bond_0", "0000:1a:00.0", "bond0")
     lines = downs(5, name="0000:1a:00.1 ens1f1np1")

@@ -66,6 +66,27 @@ def test_f35_the_kernels_own_driver_among_vendors_fails(bench):
     assert seen.status("nic-driver-consistent", node="node-a") == "PASS"
 
 
+def test_f35_the_kernels_own_driver_beside_an_installed_package_is_a_mix(bench):
+    cmds = {
+        "ethtool -i ens1f0np0": ethtool("6.8.0-60-generic"),
+        "ofed_info -s": "MLNX_OFED_LINUX-24.10-0.7.0.0 (OFED-24.10-0.7.0):\n",
+    }
+
+    finding = bench.judge(bench.doc(cmds=cmds)).one("nic-driver-consistent")
+
+    assert (finding.status, finding.severity) == ("FAIL", "error")
+    assert finding.observed.endswith("although 24.10-0.7.0 is installed")
+
+
+def test_f35_two_versions_of_one_driver_on_a_node_are_a_mix(bench):
+    cmds = {
+        "ethtool -i ens1f0np0": ethtool("6.8.0-60-generic"),
+        "ethtool -i ens2f0np0": ethtool("24.10-0.7.0"),
+    }
+
+    assert bench.judge(bench.doc(cmds=cmds)).status("nic-driver-consistent") == "FAIL"
+
+
 def test_a_module_without_a_version_is_the_kernels_own(bench):
     files = {"/sys/module/mlx5_core/version": {"errno": "ENOENT"}}
     inbox = bench.doc("node-a", cmds={"uname -r": "6.8.0-60-generic\n"}, files=files)
