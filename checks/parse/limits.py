@@ -20,17 +20,17 @@ UNLIMITED = -1
 MEMLOCK = "Max locked memory"
 NOFILE = "Max open files"
 NPROC = "Max processes"
-_ROW = re.compile(r"^(Max [a-z ]+?)\s{2,}(\S+)\s+(\S+)(?:\s+([a-z]+))?\s*$")
+_AMOUNT = r"(\d+|unlimited)"
+_ROW = re.compile(rf"^(Max [a-z ]+?)\s{{2,}}{_AMOUNT}\s+{_AMOUNT}(?:\s+([a-z]+))?\s*$")
 
 
 def parse_limits(text: str) -> dict[str, int]:
-    """Soft limits by name, in their units; `UNLIMITED` for none."""
+    """Soft limits by name, in their units; rows that are not whole are left out."""
     found = {}
     for line in text.splitlines():
         row = _ROW.match(line)
         if row and (row[4] or row[1].startswith(("Max nice", "Max realtime p"))):
-            found[row[1]] = _amount(row[2])
-            _amount(row[3])
+            found[row[1]] = UNLIMITED if row[2] == "unlimited" else int(row[2])
     return found
 
 
@@ -46,11 +46,3 @@ def limit(facts: Facts, pid: int, name: str) -> int:
     if name not in found:
         raise Garbled(f"/proc/{pid}/limits", f"no row {name!r}")
     return found[name]
-
-
-def _amount(word: str) -> int:
-    if word == "unlimited":
-        return UNLIMITED
-    if not word.isdigit():
-        raise Garbled("limits", f"no limit: {word!r}")
-    return int(word)
