@@ -191,11 +191,12 @@ class Facts:
 
     def denied_paths(self) -> tuple[str, ...]:
         """Paths that could not be read for want of privilege. Sorted; not noted."""
-        return tuple(
-            path
-            for path, entry in sorted(self._files.items())
-            if _entries(entry)[-1].get("errno") in {"EACCES", "EPERM"}
-        )
+        found = []
+        for path, entry in self._files.items():
+            newest = entry if type(entry) is dict else _entries(entry)[-1]
+            if newest.get("errno") in {"EACCES", "EPERM"}:
+                found.append(path)
+        return tuple(sorted(found))
 
     def places(self) -> tuple[str, ...]:
         """Where commands ran besides the host: network namespaces, pods, processes."""

@@ -140,7 +140,9 @@ def _denied(facts: Facts, *, root: bool) -> Iterator[str]:
 
 
 def _is_denied(each: Reading, entry: Mapping[str, Any]) -> bool:
-    stdout, stderr = str(entry.get("stdout", "")), str(entry.get("stderr", ""))
-    if entry.get("rc") != 0 and _DENIED.search(f"{stderr}\n{stdout[:512]}"):
+    if each.program == "lspci" and _HIDDEN in str(entry.get("stdout", "")):
         return True
-    return each.program == "lspci" and _HIDDEN in stdout
+    if entry.get("rc") == 0:
+        return False
+    told = f"{entry.get('stderr', '')}\n{str(entry.get('stdout', ''))[:512]}"
+    return _DENIED.search(told) is not None
