@@ -219,6 +219,11 @@ def _offloaded_flows(facts: Facts) -> int:
     return 0
 
 
+def _each_nic_beside(node: Node) -> list[Subject[Function]]:
+    demand(node)
+    return each_nic(node)
+
+
 @compared(
     "ovs-esw-mode",
     group="ovs",
@@ -229,10 +234,9 @@ def _offloaded_flows(facts: Facts) -> int:
     needs=("devlink -j dev eswitch show pci/BDF", f"{LIST} Open_vSwitch"),
     requires=("ovs-db-reachable",),
     follows=("ovs-uplink-in-bridge",),
-    over=each_nic,
+    over=_each_nic_beside,
 )
 def esw_mode(node: Node, function: Function) -> Outcome | str:
-    demand(node)
     mode = _mode(node.facts, function.bdf)
     inside = set(function.touches) & set(_members(node))
     if inside and offloads(node) and mode != "switchdev":
