@@ -90,6 +90,14 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """No test begins after a signal, even where one caught what the signal raised."""
+    result = yield
+    item.config.stash[RUN].insist_on_the_end()
+    return result
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
     """Skips what the target cannot do; what `--require` names fails instead."""
     run = item.config.stash[RUN]

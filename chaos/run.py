@@ -300,6 +300,10 @@ class ChaosRun:
         broken: tuple[str, ...] = getattr(target, "broken_promises", ())
         case.docket(judge_leases(broken, len(target.hosts.all)))
 
+    def insist_on_the_end(self) -> None:
+        """A signal ends the run with its test at the latest, whoever swallowed it."""
+        self._guard.insist()
+
     def test_ended(self, case: Case, error: str) -> None:
         """Puts a concluded case on disk, so that it survives whatever comes next."""
         if self._ticker is not None:

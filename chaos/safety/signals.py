@@ -15,7 +15,7 @@ import contextlib
 import os
 import signal
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
@@ -69,6 +69,14 @@ class SignalGuard:
         """128 + signal, once one came."""
         return _SIGNAL_BASE + self.number
 
+    def insist(self) -> None:
+        """Ends the run again, where a first end was taken for an error of a test.
+
+        `pytest.exit` raises an `Exception`, so code that catches everything keeps it.
+        """
+        if self.aborted.is_set():
+            self._exit()
+
     def _handle(self, number: int, _frame: object) -> None:
         if self.aborted.is_set():
             self._hard_exit(_SIGNAL_BASE + number)
@@ -78,5 +86,8 @@ class SignalGuard:
         for pid in self._workers():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
-        name = signal.Signals(number).name
+        self._exit()
+
+    def _exit(self) -> NoReturn:
+        name = signal.Signals(self.number).name
         pytest.exit(f"{name}: faults reverted, run ended", returncode=self.exit_code)

@@ -492,6 +492,25 @@ def test_a_signal_reverts_the_fault_and_leaves_nothing(suite, number) -> None:
     assert verdict_of(suite)["aborted"]
 
 
+def test_no_test_begins_after_a_signal_even_where_a_test_swallowed_it(suite) -> None:
+    suite.makepyfile(
+        """
+        import os, signal
+        def test_first(judge):
+            try:
+                os.kill(os.getpid(), signal.SIGTERM)
+            except Exception:
+                pass
+        def test_second(judge):
+            print("it began")
+        """
+    )
+    result = run(suite, "-s")
+
+    assert result.ret == 143
+    result.stdout.no_fnmatch_line("*it began*")
+
+
 @pytest.mark.slow
 def test_a_signal_to_the_controller_reverts_the_faults_of_workers(suite) -> None:
     process, pids = hanging(suite, "-n", "1")

@@ -301,3 +301,82 @@ def test_how_a_fault_was_undone_stands_in_receipt_and_ledger(inject, ledger) -> 
     (found,) = read_ledger(ledger.path).faults.values()
     assert receipt.parameters["undone"] == fault.undone
     assert (found.state, found.detail) == (FaultState.REVERTED, fault.undone)
+
+
+@dataclass
+class Interrupted(FakeFault):
+    """A signal arrives while it is read or undone, as `pytest.exit` raises it."""
+
+    signals: list[str] = field(default_factory=list)
+
+    def probe(self) -> Evidence:
+        self._arrive("probe")
+        return super().probe()
+
+    def revert(self) -> None:
+        self._arrive("revert")
+        super().revert()
+
+    def _arrive(self, where: str) -> None:
+        if where in self.signals:
+            self.signals.remove(where)
+            raise pytest.exit.Exception("SIGTERM", returncode=143)
+
+
+@pytest.mark.parametrize("where", ["probe", "revert"])
+def test_a_signal_while_a_fault_is_undone_ends_the_run_after_the_undoing(
+    inject, ledger, where
+) -> None:
+    fault = Interrupted("a")
+    injection = inject(fault)
+    injection.start()
+    fault.signals.append(where)
+
+    with pytest.raises(pytest.exit.Exception):
+        injection.stop()
+
+    assert fault.log == ["inject a", "revert a"]
+    assert states(ledger)[-1] is FaultState.REVERTED
+    assert injection.receipt.residual == ""
+
+
+def test_a_signal_while_evidence_is_read_is_no_missing_evidence(inject) -> None:
+    fault = Interrupted("a", signals=["probe"])
+
+    with pytest.raises(pytest.exit.Exception):
+        inject(fault).start()
+
+    inject.revert_all()
+    assert fault.log == ["inject a", "revert a"]
+
+
+def test_a_signal_outranks_the_error_of_a_test(inject) -> None:
+    fault = Interrupted("a")
+
+    def body() -> None:
+        with inject(fault):
+            fault.signals.append("revert")
+            raise ValueError("the test's own")
+
+    with pytest.raises(pytest.exit.Exception):
+        body()
+
+    assert fault.log[-1] == "revert a"
+
+
+@pytest.mark.parametrize("error", [pytest.exit.Exception("TERM"), KeyboardInterrupt()])
+def test_a_signal_while_all_is_undone_keeps_no_fault_in(
+    inject, monkeypatch, error
+) -> None:
+    first, last = inject(FakeFault("first")), inject(FakeFault("last"))
+    first.start()
+    last.start()
+
+    def stop() -> None:
+        raise error
+
+    monkeypatch.setattr(last, "stop", stop)
+    with pytest.raises(type(error)):
+        inject.revert_all()
+
+    assert not first.active

@@ -70,3 +70,15 @@ def test_the_handlers_that_were_there_are_put_back() -> None:
     guard.uninstall()
 
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_an_end_that_somebody_swallowed_is_insisted_upon(guard) -> None:
+    armed, _ = guard
+    armed.insist()  # nothing came yet
+    with pytest.raises(pytest.exit.Exception):
+        os.kill(os.getpid(), signal.SIGHUP)
+
+    with pytest.raises(pytest.exit.Exception) as ended:
+        armed.insist()
+
+    assert ended.value.returncode == 129
