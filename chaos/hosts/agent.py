@@ -525,6 +525,7 @@ class Book:
         self.faults: dict[str, Fault] = {}
         self.roles: dict[str, tuple[int, int]] = {}
         self.torn_rows = 0
+        self._torn = False
         self._descriptor = -1
 
     @classmethod
@@ -561,10 +562,12 @@ class Book:
             self._descriptor = -1
 
     def write(self, row: Json) -> None:
-        """Applies a row after it is on disk."""
+        """Applies a row after it is on disk; a torn one takes no later row with it."""
         line = json.dumps(row, separators=(",", ":")).encode() + b"\n"
+        line = b"\n" + line if self._torn else line
         written = os.write(self._descriptor, line)
-        if written != len(line):
+        self._torn = written != len(line)
+        if self._torn:
             raise OSError(errno.ENOSPC, "the ledger took only a part of a row")
         os.fsync(self._descriptor)
         self._apply(row)
@@ -1084,7 +1087,14 @@ class Bench:
         self.popens[popen.pid] = popen
         row = {"row": "child", "fault_id": fault.fault_id, "name": action["name"]}
         ticks = ticks_of(popen.pid)
-        self.book.write({**row, "pid": popen.pid, "start_ticks": ticks})
+        try:
+            self.book.write({**row, "pid": popen.pid, "start_ticks": ticks})
+        except OSError:  # nobody would find it to end it
+            kill_session(popen.pid, ticks)
+            self._reap(popen.pid)
+            if popen.stdout is not None:
+                popen.stdout.close()
+            raise
         return popen
 
     def _reap(self, pid: int) -> None:
@@ -1735,8 +1745,9 @@ class Worker:
 
     async def _op_confirm(self, request: Json) -> Json:
         fault = self.book.faults.get(text_in(request, "fault_id"))
-        if fault is None or fault.state not in ("armed", "active"):
-            detail = fault.detail if fault else "never armed"
+        standing = fault is not None and fault.state in ("armed", "active")
+        if fault is None or not standing or fault.fault_id in self._healing:
+            detail = (fault.detail or "it heals") if fault else "never armed"
             raise Refused("{} is not active: {}".format(request["fault_id"], detail))
         fault.confirm_by = float("inf")
         return {}

@@ -159,6 +159,69 @@ def test_a_row_after_a_torn_one_is_whole(tmp_path):
     assert json.loads(path.read_bytes().splitlines()[-1])["state"] == "reverted"
 
 
+def test_a_row_that_the_disk_tore_takes_no_later_row_with_it(tmp_path, monkeypatch):
+    """Else a fault that is armed next could not be healed by anybody but its agent."""
+    path = tmp_path / "ledger.jsonl"
+    book = agent.Book.create(path, {"run": "r", "boot_id": "b"})
+    row = {"row": "fault", "kind": "k", "target": "t", "steps": []}
+    whole = agent.os.write
+    monkeypatch.setattr(agent.os, "write", lambda d, line: whole(d, line[:9]))
+    with pytest.raises(OSError, match="only a part"):
+        book.write({**row, "fault_id": "torn"})
+    monkeypatch.undo()
+    book.write({**row, "fault_id": "next"})
+    book.write({"row": "step", "fault_id": "next", "index": 0})
+    book.close()
+
+    assert list(agent.Book.read(path).faults) == ["next"]
+    assert agent.Book.read(path).faults["next"].started == 1
+
+
+def test_a_child_that_the_ledger_does_not_take_is_ended(tmp_path, monkeypatch):
+    path = tmp_path / "ledger.jsonl"
+    book = agent.Book.create(path, {"run": "r", "boot_id": "b"})
+    bench = agent.Bench(book, agent.Commands())
+    fault = agent.Fault("f", "k", "t", [])
+    started = []
+
+    def full(row):
+        started.append((row["pid"], row["start_ticks"]))
+        raise OSError(28, "no room")
+
+    monkeypatch.setattr(book, "write", full)
+    action = {"op": "start", "name": "c", "argv": ["sleep", "60"]}
+    with pytest.raises(OSError, match="no room"):
+        run(bench.act(fault, action))
+    book.close()
+
+    assert not agent.session_alive(*started[0])
+    assert bench.popens == {}
+
+
+def test_a_fault_that_begins_to_heal_cannot_be_confirmed(tmp_path):
+    async def work():
+        book = agent.Book.create(tmp_path / "l", {"run": "r", "boot_id": "b"})
+        worker = agent.Worker(
+            run="r",
+            directory=tmp_path,
+            book=book,
+            ttl_s=60.0,
+            beat=agent.Beat(),
+            alive=-1,
+        )
+        steps = [{"do": {"run": ["true"]}, "undo": {"run": ["true"]}}]
+        await worker._op_arm({"fault_id": "f", "steps": steps, "confirm_s": 0.001})
+        await asyncio.sleep(0.01)
+        worker._tick()  # the heal is ordered, and has not begun
+        with pytest.raises(agent.Refused, match="not active"):
+            await worker._op_confirm({"fault_id": "f"})
+        await worker._healing["f"]
+        book.close()
+        return book.faults["f"].state
+
+    assert run(work()) == "reverted"
+
+
 def test_a_full_disk_stops_an_arm_and_not_a_heal(tmp_path):
     book_with_a_fault(tmp_path / "ledger.jsonl")
     book = agent.Book.read(tmp_path / "ledger.jsonl")
