@@ -96,6 +96,8 @@ class Owner:
             return
         wait_until(self._gone, timeout_s=_END_TIMEOUT_S)
         nsenter.wait(_END_TIMEOUT_S)
+        init = self._lab.fabric.namespaces(self.host).init
+        Path(f"/proc/{init}/root{PID_FILE}").unlink(missing_ok=True)
 
     def _gone(self) -> bool:
         init = self._lab.fabric.namespaces(self.host).init
