@@ -153,6 +153,7 @@ COMMANDS = (
     "mooncake_master --version",
 )
 OVS_TABLES = ("Open_vSwitch", "Bridge", "Port", "Interface", "Controller", "Manager")
+OPENFLOW = "OpenFlow10,OpenFlow13,OpenFlow14,OpenFlow15"
 OVS_COUNTERS = (
     "drop_action_of_pipeline",
     "drop_action_congestion",
@@ -197,6 +198,7 @@ class Collector(object):
         self.cmds = {}  # type: Dict[str, Any]
         self.files = {}  # type: Dict[str, Any]
         self.selected = []  # type: List[str]
+        self.services = 0
         self.lock = threading.Lock()
 
     # Files
@@ -732,7 +734,8 @@ def ovs_nics(collector: Collector) -> List[str]:
 def read_bridges(collector: Collector, pool: Any) -> None:
     """Flows of every bridge; a bridge has one row in the table."""
     text = collector.output("ovs-vsctl", "--timeout=5", "list-br")
-    lines = [["ovs-ofctl", "dump-flows", name] for name in text.split()[:64]]
+    ofctl = ["ovs-ofctl", "-O", OPENFLOW, "dump-flows"]
+    lines = [ofctl + [name] for name in text.split()[:64]]
     lines += [["ethtool", "-k", name] for name in ovs_nics(collector)]
     list(pool.map(lambda argv: collector.run(*argv), lines))
     flows = ("ovs-appctl", "dpctl/dump-flows", "-m", "type=offloaded")
@@ -877,6 +880,7 @@ def read_verbs() -> Entry:
 def gather(collector: Collector, options: Any) -> None:
     """Reads everything, in the order of need, within the budget."""
     services = read_services(collector)
+    collector.services = len(services)
     ports = Ports(collector, options.nics, services)
     collector.selected = ports.selected
     ovs = has_ovs(collector)
@@ -955,6 +959,7 @@ def describe(collector: Collector, options: Any) -> Entry:
             "euid": os.geteuid(),
             "active": bool(options.active),
             "selected": list(collector.selected),
+            "services": collector.services,
         },
         "node": {key: value for key, value in node.items() if value != ""},
         "cmds": cmds,

@@ -66,6 +66,8 @@ def oops(node: Node, _: None) -> Outcome:
 )
 def failed_units(node: Node, _: None) -> Outcome:
     result = _failed(node)
+    if "not been booted with systemd" in result.stderr:
+        raise NotHere("systemd does not run here")
     if result.ended().rc != 0:
         raise Unread("failed", result.line, f"rc {result.rc}: {result.complaint}")
     if result.stdout and not result.stdout.endswith("\n"):
@@ -90,7 +92,9 @@ def _failed(node: Node) -> Result:
 
 def _lldp_rails(node: Node) -> list[Subject[str]]:
     rails = [rail for rail in node.rails if rail.netdev]
-    if rails and not node.facts.find("lldpctl"):
+    if not rails:
+        raise NotHere("the node has no rail")
+    if not node.facts.find("lldpctl"):
         raise Unread("missing", "lldpctl -f json0", "not collected")
     return [
         Subject(item=r.netdev, label=r.name, key=r.name, touches=r.touches)

@@ -19,7 +19,7 @@ from checks.rules.segment import (
     shown,
     wants_huge_pages,
 )
-from checks.rules.service import each_store, is_master
+from checks.rules.service import each_store, is_master, service_env
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -243,8 +243,7 @@ def _is_large(node: Node) -> bool:
 )
 def hugepages(node: Node, _: None) -> Outcome:
     if not wants_huge_pages(node):
-        if wants_huge_pages(node) is None and not services(node.facts):
-            raise Unread("missing", "/proc/<pid>/environ", "no service was read")
+        service_env(node)
         raise NotHere("the store does not use huge pages")
     size = planned(node)
     if size is None:
@@ -310,8 +309,8 @@ def hugepage_align(node: Node, _: None) -> Outcome:
 def _need_huge_pages(node: Node) -> None:
     said = wants_huge_pages(node)
     asked = said is not None or node.profile.memory.segment_bytes is not None
-    if not asked and not services(node.facts):
-        raise Unread("missing", "/proc/<pid>/environ", "no service was read")
+    if not asked:
+        service_env(node)
     if said is False or (said is None and number(node.facts, "vm.nr_hugepages") == 0):
         raise NotHere("the store does not use huge pages")
 
@@ -334,6 +333,8 @@ def numa_balancing(node: Node, _: None) -> Outcome | str:
         return ok("this kernel has no NUMA balancing", "0", value="0")
     if node.profile.allowed("mem-numa-balancing", "") is None and found & 1:
         return bad(found, "0")
+    if node.profile.allowed("mem-numa-balancing", "") is None:
+        return ok(found, "0", value=found)
     return str(found)
 
 
@@ -349,7 +350,8 @@ def numa_balancing(node: Node, _: None) -> Outcome | str:
 def free(node: Node, _: None) -> Outcome:
     size = planned(node)
     if size is None:
-        raise Unread("missing", "MOONCAKE_GLOBAL_SEGMENT_SIZE", "not told")
+        service_env(node)
+        raise NotHere("no service plans a segment")
     available = amount(node.facts, "MemAvailable")
     held = size if wants_huge_pages(node) else _registered(node)
     needed = max(0, size - held) + node.profile.memory.headroom_bytes

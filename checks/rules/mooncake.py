@@ -19,7 +19,7 @@ from checks.parse.wheel_version import versions
 from checks.ports import ports as every_port
 from checks.rules.declare import NotHere, Subject, check, compared, fleetwide
 from checks.rules.likeness import ask, by_cohort, of_peers, of_profile
-from checks.rules.service import each_store, program
+from checks.rules.service import each_store, program, service_env
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -195,7 +195,8 @@ def _host(target: str) -> str:
 def _each_master(node: Node) -> list[Subject[str]]:
     found = masters(node)
     if not found:
-        raise Unread("missing", "MOONCAKE_MASTER", "no master is named")
+        service_env(node)
+        raise NotHere("no service names a master")
     return [
         Subject(item=target, label=target, key="master") for target in sorted(found)
     ]
@@ -321,15 +322,6 @@ def _health(facts: Facts) -> list[str]:
     return found
 
 
-def _service_env(node: Node) -> Mapping[str, str]:
-    """The variables of the services; Unread where none of them could be read."""
-    every = services(node.facts)
-    if not any(each.env is not None for each in every):
-        kind = "denied" if every else "missing"
-        raise Unread(kind, "/proc/<pid>/environ", "no environment was read")
-    return node.env
-
-
 @check(
     "mc-proxy-env",
     group="mooncake",
@@ -340,7 +332,7 @@ def _service_env(node: Node) -> Mapping[str, str]:
     needs=("/proc/<pid>/environ",),
 )
 def proxy_env(node: Node, _: None) -> Outcome:
-    env = _service_env(node)
+    env = service_env(node)
     proxies = [name for name in _PROXIES if env.get(name)]
     if not proxies:
         return ok("no proxy")
@@ -404,7 +396,7 @@ def device_names(node: Node, _: None) -> Outcome:
 
 def _named_devices(node: Node) -> dict[str, tuple[str, ...]]:
     """Devices by the variable or flag that names them; a `@` or `:port` is cut off."""
-    env = _service_env(node)
+    env = service_env(node)
     texts = {name: env.get(name, "") for name in _DEVICE_VARIABLES}
     for service in services(node.facts):
         texts.setdefault(_DEVICE_FLAG, service.option(_DEVICE_FLAG) or "")
@@ -483,7 +475,7 @@ def _each_variable(names: set[str]) -> Over:
     """Every variable that any like node has; of a node whose services were read."""
 
     def over(node: Node) -> list[Subject[str]]:
-        _service_env(node)
+        service_env(node)
         if not names:
             raise NotHere("no variable of Mooncake, UCX or NCCL is set")
         return [

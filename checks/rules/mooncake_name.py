@@ -14,7 +14,8 @@ from checks.parse.ip_addr import links
 from checks.parse.ip_route import routes
 from checks.parse.listeners import is_loopback
 from checks.parse.services import services
-from checks.rules.declare import Judged, fleetwide
+from checks.rules.declare import Judged, NotHere, fleetwide
+from checks.rules.service import service_env
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -72,8 +73,10 @@ def local_hostname(nodes: Sequence[Node]) -> Iterator[Judged]:
 
 
 def _silent(node: Node) -> Outcome:
-    if not any(each.env is not None for each in services(node.facts)):
-        return unknown("no environment of a service was read", _EXPECTED)
+    try:
+        service_env(node)
+    except (Unread, NotHere) as error:
+        return unknown(error) if isinstance(error, Unread) else skip(error)
     return skip("no name is set: the service looks for one itself")
 
 

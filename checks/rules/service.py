@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from checks.facts import Unread
 from checks.parse.services import Service, services
-from checks.rules.declare import Subject
+from checks.rules.declare import NotHere, Subject
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from checks.node import Node
 
@@ -32,6 +32,22 @@ def is_master(service: Service) -> bool:
     return program(service).startswith(_MASTERS)
 
 
+def needs_service(node: Node) -> None:
+    """Raises `NotHere` where the collector looked for services and found none."""
+    if node.facts.collector.get("services") == 0 and node.facts.tells_something:
+        raise NotHere("no process of Mooncake or of an engine runs here yet")
+
+
+def service_env(node: Node) -> Mapping[str, str]:
+    """The variables of the services; Unread where none of them could be read."""
+    needs_service(node)
+    every = services(node.facts)
+    if not any(each.env is not None for each in every):
+        kind = "denied" if every else "missing"
+        raise Unread(kind, "/proc/<pid>/environ", "no environment was read")
+    return node.env
+
+
 def each_store(leaf: str) -> Callable[[Node], list[Subject[Service]]]:
     """Processes that register memory and whose `/proc/<pid>/leaf` was looked at."""
 
@@ -43,6 +59,7 @@ def each_store(leaf: str) -> Callable[[Node], list[Subject[Service]]]:
             if not is_master(each) and facts.matching(f"/proc/{each.pid}/{leaf}")
         ]
         if not found:
+            needs_service(node)
             path = f"/proc/<pid>/{leaf}"
             raise Unread("missing", path, "no process of a service was read")
         return found
