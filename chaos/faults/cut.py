@@ -52,7 +52,7 @@ class TableFault(HostFault):
     def table(self, host: Host, facts: HostFacts) -> nft.Table:
         return nft.Table(
             name=table_of(self, host),
-            matches=tuple(self._matches[host.name]),
+            matches=_narrowed(self._matches[host.name], facts),
             effect=self._effect,
             ttl_s=self.ttl_on(host),
             spare=spare_of(facts),
@@ -123,6 +123,20 @@ class HostLoss(TableFault):
         effect = nft.Effect(share=percent / _PERCENT, directions=("in",))
         target = f"{_names(links)} by {percent:g} %"
         super().__init__(cluster, target, at_receivers(cluster, links), effect)
+
+
+def _narrowed(matches: Sequence[nft.Match], facts: HostFacts) -> tuple[nft.Match, ...]:
+    """Sockets only, on a device that carries management: all else there stays.
+
+    The rules spare SSH and name service, but a host may have its disks, its orders and
+    its logins behind the same device.
+    """
+    closed = facts.untouchable
+    return tuple(
+        match
+        for match in matches
+        if match.local or match.remote or facts.names.get(match.device) not in closed
+    )
 
 
 def table_of(fault: HostFault, host: Host) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from chaos.errors import NotHere, UsageError
+from chaos.errors import FaultNotInjected, NotHere, UsageError
 from chaos.faults.host_fault import HostFault, Part
 from chaos.faults.nft import device_name
 from chaos.faults.programs import FLAP, python
@@ -49,6 +49,17 @@ class HostNicDown(HostFault):
 
     def steps(self, host: Host, facts: HostFacts) -> list[Step]:
         return [*kept(host, self.device), self._down()]
+
+    def prepare(self, part: Part) -> None:
+        """A device that was down before proves nothing, and is not ours to put up.
+
+        Raises:
+            FaultNotInjected: It is down.
+        """
+        row = link_of(part.host, self.device)
+        if row and "UP" not in row["flags"]:
+            reason = f"{self.device} of {part.host.name} is down already"
+            raise FaultNotInjected(fault=self.kind, target=self.target, reason=reason)
 
     def effect(self, part: Part) -> tuple[float, str]:
         row = link_of(part.host, self.device)
@@ -95,6 +106,7 @@ class HostFlap(HostNicDown):
         wait_until(lambda: self.probe().effect > 0, timeout_s=_FIRST_S, poll_s=0.05)
 
     def prepare(self, part: Part) -> None:
+        super().prepare(part)
         part.before["changes"] = _changes(link_of(part.host, self.device))
 
     def effect(self, part: Part) -> tuple[float, str]:
