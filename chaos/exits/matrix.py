@@ -466,13 +466,16 @@ _DEVICE = f"mq-fabric{BLOCK}"
 def play_all(
     matrix: Matrix, cells: Callable[[Callable[[Cell], bool]], Any], total: int
 ) -> list[Outcome]:
-    """Plays cells and says how each went; a kind that is not here is asked for once."""
-    missing: dict[tuple[str, str], str] = {}
+    """Plays cells and says how each went.
+
+    A kind that is not here is asked for once: all targets are of this machine.
+    """
+    missing: dict[str, str] = {}
     outcomes: list[Outcome] = []
-    for cell in cells(lambda each: (each.target, each.kind) not in missing):
+    for cell in cells(lambda each: each.kind not in missing):
         outcome = matrix.play(cell)
         if outcome.missing:
-            missing[cell.target, cell.kind] = outcome.missing
+            missing[cell.kind] = outcome.missing
         outcomes.append(outcome)
         played = len([each for each in outcomes if not each.missing])
         sys.stdout.write(f"[{played}/{total}] {outcome.line}\n")
