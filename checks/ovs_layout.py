@@ -34,7 +34,10 @@ _VIRTUAL = frozenset(
         "bareudp",
     ]
 )
-_GUEST = re.compile(r"^(tap|vnet|veth|qvo|qvb|qr-|qg-|lxc|cali)|_h$")
+_GUEST = re.compile(
+    r"^(tap|vnet|veth|qvo|qvb|qr-|qg-|lxc|cali)|_h$|^[0-9a-f]{13,15}$|^[0-9a-f]{8,}_\d+$"
+)
+"""Names that OpenStack, libvirt and container networks give to ports of guests."""
 _INTERNAL = re.compile(r"^(br|ovs|int)[-_0-9]|^br$|-int$")
 _GUEST_DRIVERS = frozenset({"tun", "mlx5e_rep", "openvswitch"})
 _VETH = "veth"

@@ -47,6 +47,8 @@ _DMAR = re.compile(
 )
 _AMD = re.compile(r"AMD-Vi: Event logged \[IO_PAGE_FAULT\b")
 _AMD_DEVICE = re.compile(rf"\bdevice={_ADDRESS}")
+_UNITS = ("DMAR", "AMD-Vi", "arm-smmu")
+"""Words that are looked for first: logs are long, and regular expressions slow."""
 _PREFIX = re.compile(rf"^\S+ {_ADDRESS}: ")
 _SMMU = re.compile(rf"arm-smmu.*event.*F_\w+ client: {_ADDRESS}")
 
@@ -175,7 +177,7 @@ def _default_domain(facts: Facts) -> str:
             raise
         return ""
     for line in lines:
-        match = _DEFAULT.search(line.text)
+        match = "domain type" in line.text and _DEFAULT.search(line.text)
         if match:
             return match[1]
     return ""
@@ -387,6 +389,8 @@ def faults(facts: Facts) -> dict[str, tuple[str, ...]]:
     """Lines of the kernel's log about refused DMA, by the device that asked."""
     found: dict[str, list[str]] = {}
     for text in (line.text for line in kernel_log(facts)):
+        if not any(word in text for word in _UNITS):
+            continue
         for bdf in _blamed(text):
             found.setdefault(bdf, []).append(text)
     return {bdf: tuple(lines) for bdf, lines in sorted(found.items())}

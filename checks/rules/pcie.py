@@ -152,8 +152,8 @@ def _limited(facts: Facts) -> dict[str, tuple[str, str]]:
     """By device: who said that its bandwidth is limited, and the line."""
     found: dict[str, tuple[str, str]] = {}
     for text in (line.text for line in kernel_log(facts)):
-        limited = _LIMITED.search(text)
-        if limited is None:
+        limited = "PCIe bandwidth" in text and _LIMITED.search(text)
+        if not limited:
             continue
         blamed = _BLAMED.match(text)
         driver, bdf = (blamed[1], blamed[2]) if blamed else (_NIC_DRIVER, limited[1])
@@ -209,8 +209,8 @@ def dmesg_limited(node: Node, item: tuple[Function, bool]) -> Outcome:
 def _unpowered(facts: Facts) -> dict[str, str]:
     found = {}
     for text in (line.text for line in kernel_log(facts)):
-        blamed = _BLAMED.match(text)
-        if blamed and _POWER in text:
+        blamed = _POWER in text and _BLAMED.match(text)
+        if blamed:
             found[blamed[2]] = text
     return found
 
