@@ -1,7 +1,8 @@
 """`mlxreg -d BDF --reg_name NAME --get`: fields of a register of the NIC.
 
 A heading, a row of `=`, then `field_name  | 0x00000001` rows. Reading registers is
-opt-in; the exact heading differs by version, so only rows with a value count.
+opt-in; the exact heading differs by version, so only rows with a value count. A value
+has eight digits; one with fewer is cut off.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from checks.parse.garbled import Garbled
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-_ROW = re.compile(r"^\s*(\w+)\s*\|\s*(0x[0-9a-fA-F]{1,8})\s*$", re.MULTILINE)
+_ROW = re.compile(r"^\s*(\w+)\s*\|\s*(0x[0-9a-fA-F]{8})\s*$", re.MULTILINE)
 
 
 def register(facts: Facts, devices: Iterable[str], name: str) -> Mapping[str, int]:

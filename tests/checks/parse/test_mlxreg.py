@@ -42,3 +42,9 @@ def test_another_register_or_nic_was_not_collected(bdf, name):
 def test_a_failed_or_cut_read_is_refused(stdout, rc):
     with pytest.raises(Unread):
         register(facts(stdout, rc), ["0000:1a:00.0"], "ROCE_ACCL")
+
+
+def test_a_value_with_fewer_digits_is_cut_off_and_not_taken():
+    found = register(facts(OUT.rstrip()[:-1]), ["0000:1a:00.0"], "ROCE_ACCL")
+
+    assert found == {"roce_adp_retrans_en": 1}
