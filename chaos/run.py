@@ -91,6 +91,8 @@ class ChaosRun:
         self.planned: list[str] = []
         self._lever: LeverWatch | None = None
         self._halted = ""
+        self._broke_something = False
+        self._broken_promises: list[str] = []
 
     # -- life of the run ---------------------------------------------------------
 
@@ -285,20 +287,33 @@ class ChaosRun:
     def test_begins(self, nodeid: str) -> None:
         """Later events of the history and the live line belong to this test."""
         self.report.history.test = nodeid
+        self._broke_something = False
+        self._broken_promises.clear()
         if self._live is not None:
             if self._stream is not None and not self._color:
                 self._stream.write("\n")  # pytest's line of dots is not finished
             self._live.test(_short_name(nodeid))
 
     def judge_leases(self, case: Case) -> None:
-        """A test on hosts that healed behind our back proves nothing."""
+        """A test on hosts that healed behind our back proves nothing.
+
+        Also on hosts of a cluster that the test has left for another one.
+        """
+        self._note_promises()
         target = self._clusters.target if self._clusters is not None else None
-        if target is None or target.hosts is None or not case.receipts:
+        hosts = target.hosts if target is not None else None
+        if not case.receipts or (hosts is None and not self._broken_promises):
             return
         from chaos.judge.validity import judge_leases
 
-        broken: tuple[str, ...] = getattr(target, "broken_promises", ())
-        case.docket(judge_leases(broken, len(target.hosts.all)))
+        broken = tuple(dict.fromkeys(self._broken_promises))
+        case.docket(judge_leases(broken, len(hosts.all) if hosts is not None else 0))
+
+    def _note_promises(self) -> None:
+        """Remembers what hosts did not hold; a target forgets it when it is closed."""
+        target = self._clusters.target if self._clusters is not None else None
+        if target is not None and self._broke_something:
+            self._broken_promises += getattr(target, "broken_promises", ())
 
     def insist_on_the_end(self) -> None:
         """A signal ends the run with its test at the latest, whoever swallowed it."""
@@ -366,6 +381,7 @@ class ChaosRun:
         shape.setdefault("time_scale", options.time_scale)
         shape.setdefault("seed", options.seed)
         shape.setdefault("defects", options.defects)
+        self._note_promises()
         self._cluster = None
         self._cluster = self.clusters.get(ClusterSpec(**shape))
         self.history.limits(self._cluster.limits)
@@ -519,6 +535,7 @@ class ChaosRun:
     def _on_fault(self, event: str, receipt: Receipt) -> None:
         name = f"{receipt.kind}({receipt.target})"
         if event == "injected":
+            self._broke_something = True
             self.history.fault("begin", receipt)
             if self._live is not None:
                 self._live.fault(name)

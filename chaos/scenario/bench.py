@@ -16,7 +16,7 @@ from chaos.clusters import Clusters
 from chaos.driver import LoadDriver
 from chaos.errors import NotHere
 from chaos.faults.injector import REVERT_DEADLINE_S, Injector
-from chaos.judge.validity import judge_evidence
+from chaos.judge.validity import judge_evidence, judge_leases
 from chaos.report.run import RunReport
 from chaos.run import proxy_flavour
 from chaos.safety.halt import HostLever, LeverPoll, Levers, LocalLever
@@ -239,9 +239,18 @@ class Bench:
         report.add_test(name)
         counted = [r for r in injector.receipts if r.kind not in _UNCOUNTED]
         evidence = [judge_evidence(counted)] if counted else []
-        for judgement in (*judged, *evidence):
+        for judgement in (*judged, *evidence, *self._leases(injector)):
             report.add_judgement(name, judgement)
         self._receipts(name, report, injector)
+
+    def _leases(self, injector: Injector) -> list[Judgement]:
+        """A play on hosts that healed behind our back proves nothing."""
+        target = self.clusters.target
+        hosts = getattr(target, "hosts", None)
+        if hosts is None or not injector.receipts:
+            return []
+        broken: tuple[str, ...] = getattr(target, "broken_promises", ())
+        return [judge_leases(broken, len(hosts.all))]
 
     def _failed(
         self,

@@ -216,3 +216,41 @@ def test_what_is_required_of_hosts_is_asked_of_them(suite) -> None:
     missing.stdout.fnmatch_lines(
         ["*required: the netns target has no 'netem' here: the kernel has none*"]
     )
+
+
+LEFT = """
+from chaos.faults.base import Evidence
+
+
+class Fault:
+    kind, target = "pause", "store-0"
+
+    def plan(self): return ["pause"]
+    def inject(self): pass
+    def probe(self): return Evidence(measure="fakes", effect=1.0)
+    def revert(self): pass
+    def verify_reverted(self): return ""
+
+
+def test_it(cluster_of, chaos_run, inject, judge):
+    cluster_of(stores=1)
+    with inject(Fault()):
+        chaos_run.clusters.target.broken_promises = ("h0: no answer for 30 s",)
+    cluster_of(stores=2)
+
+
+def test_the_next(cluster_of, inject, judge):
+    cluster_of(stores=1)
+    with inject(Fault()):
+        pass
+"""
+
+
+def test_a_lease_that_was_lost_is_told_also_of_a_cluster_that_was_left(suite) -> None:
+    suite.makepyfile(LEFT)
+    (suite.path / "conftest.py").write_text(SUITE + HOSTS)
+
+    ended = run(suite, "--target", "netns")
+
+    ended.assert_outcomes(failed=1, passed=1)
+    ended.stdout.fnmatch_lines(["*h0: no answer for 30 s*"])

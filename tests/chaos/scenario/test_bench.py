@@ -201,3 +201,17 @@ def test_the_reverts_are_in_the_ledger(play, clusters) -> None:
         if '"fault_id"' in line
     ]
     assert states == ["planned", "armed", "active", "reverting", "reverted"]
+
+
+@pytest.mark.parametrize(
+    ("broken", "verdict"), [((), "PASS"), (("h1: no answer for 30 s",), "INCONCLUSIVE")]
+)
+def test_a_play_on_hosts_that_lost_their_lease_proves_nothing(
+    play, clusters, broken, verdict
+) -> None:
+    clusters.target.hosts = SimpleNamespace(all=("h0", "h1"))
+    clusters.target.broken_promises = broken
+
+    result = play()
+
+    assert result.document.verdict.value == verdict
