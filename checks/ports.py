@@ -207,7 +207,7 @@ def ports(facts: Facts) -> tuple[Port, ...]:
             return _of_tools(facts, refusal)
         listed = set()
     found = set(told)
-    for device in listed:
+    for device in sorted(listed):
         found |= {(device, number) for number in _numbers(facts, device)}
     every = [
         Port(
@@ -216,7 +216,7 @@ def ports(facts: Facts) -> tuple[Port, ...]:
             number=number,
             netlink=told.get((device, number)),
         )
-        for device, number in found
+        for device, number in sorted(found)
     ]
     return tuple(sorted(every, key=_place))
 
@@ -235,7 +235,7 @@ def _of_tools(facts: Facts, refusal: Unread) -> tuple[Port, ...]:
         raise refusal
     every = [
         Port(facts=facts, device=device, number=number, netlink=None)
-        for device, number in found
+        for device, number in sorted(found)
     ]
     return tuple(sorted(every, key=_place))
 
