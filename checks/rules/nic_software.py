@@ -12,9 +12,10 @@ from checks.parse.ethtool_driver import described_netdevs, ethtool_driver
 from checks.parse.ibv_devices import complaints, opened_devices
 from checks.parse.kernel_release import kernel_release
 from checks.parse.modules import loaded
+from checks.parse.rdma_link import core_is_absent
 from checks.parse.services import services
 from checks.ports import ports
-from checks.rules.declare import Subject, check, compared
+from checks.rules.declare import NotHere, Subject, check, compared
 from checks.rules.optional import NOWHERE, UNREADABLE, optional
 from checks.rules.subjects import each_port
 
@@ -149,9 +150,9 @@ def _by_module(facts: Facts) -> str:
     fix=("modprobe rdma_ucm ib_uverbs mlx5_ib, and list them in /etc/modules-load.d",),
     source=("azhpc-images#466",),
     needs=("/proc/modules", "/dev/infiniband", "/sys/class/infiniband"),
-    requires=("nic-count",),
 )
 def kernel_modules(node: Node, _: None) -> Outcome:
+    _refuse_without_devices(node.facts)
     devices = {port.device for port in ports(node.facts)}
     wanted = {"ib_uverbs", "rdma_ucm"}
     if any(device.startswith("mlx5") for device in devices):
@@ -162,6 +163,17 @@ def kernel_modules(node: Node, _: None) -> Outcome:
     if missing:
         return bad(f"not loaded: {', '.join(missing)}", expected)
     return ok("loaded", expected)
+
+
+def _refuse_without_devices(facts: Facts) -> None:
+    """SKIP where it is seen that there is no RDMA device: `nic-count` says so."""
+    every = optional(lambda: ports(facts), UNREADABLE)
+    if every:
+        return
+    if core_is_absent(facts):
+        raise NotHere("the kernel has no RDMA core")
+    if every is not None:
+        raise NotHere("there is no RDMA device")
 
 
 def _proven(facts: Facts, devices: set[str]) -> set[str]:
@@ -182,6 +194,7 @@ def _proven(facts: Facts, devices: set[str]) -> set[str]:
 
 def _ports_and_places(node: Node) -> list[Subject[Port | str]]:
     """Selected ports, and the pods in which somebody asked for RDMA devices."""
+    _refuse_without_devices(node.facts)
     found: list[Subject[Port | str]] = [
         Subject(item=one.item, label=one.label, key=one.key, touches=one.touches)
         for one in each_port(node)
@@ -213,7 +226,6 @@ def _places(node: Node) -> list[Subject[Port | str]]:
         "/dev/infiniband",
         "/dev/infiniband/uverbs*",
     ),
-    requires=("nic-count",),
     over=_ports_and_places,
 )
 def device_node(node: Node, item: Port | str) -> Outcome:
@@ -325,10 +337,12 @@ def _host_and_places(node: Node) -> list[Subject[str]]:
     ),
     source=("R44 byteps#313, ucx PR#6442", "R45"),
     needs=("ibv_devinfo -l", "ibv_devinfo -v", "/sys/class/infiniband"),
-    requires=("nic-count", "nic-uverbs-devnode"),
+    requires=("nic-uverbs-devnode",),
     over=_host_and_places,
 )
 def provider(node: Node, where: str) -> Outcome:
+    if not where:
+        _refuse_without_devices(node.facts)
     told = complaints(node.facts, where)
     devices = () if where else _devices(node.facts)
     expected = f"all {len(devices)} devices" if devices else "every device"

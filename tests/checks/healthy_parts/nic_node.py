@@ -1,4 +1,4 @@
-"""NICs in depth: driver, firmware settings, device nodes, GPUDirect; and their faults."""
+"""NICs in depth: driver, firmware settings, device nodes, GPUDirect; their faults."""
 
 import json
 
@@ -202,6 +202,22 @@ def _no_carrier_in_addr(document, plan):
     entry["stdout"] = json.dumps(rows)
 
 
+def _leg_down(document, plan):
+    """The last NIC is a leg of a bond; its other leg has no carrier."""
+    entry = document["cmds"]["ip -j -d addr"]
+    rows = json.loads(entry["stdout"])
+    leg = next(row for row in rows if row["ifname"] == plan.rails[7].netdev)
+    leg["master"] = "bond7"
+    other = {**leg, "ifname": "ens8f1np1", "ifindex": 90, "addr_info": []}
+    other |= {"flags": ["BROADCAST", "MULTICAST", "UP"], "operstate": "DOWN"}
+    bond = {**leg, "ifname": "bond7", "ifindex": 91, "addr_info": []}
+    bond |= {"linkinfo": {"info_kind": "bond"}, "master": ""}
+    for each in (other, bond):
+        each.pop("parentdev", None)
+        each["address"] = f"02:00:5e:fd:00:{each['ifindex']}"
+    entry["stdout"] = json.dumps([*rows, other, bond])
+
+
 def _inbox(document, plan):
     for rail in plan.rails:
         entry = document["cmds"][f"ethtool -i {rail.netdev}"]
@@ -239,7 +255,7 @@ def _no_provider(document, plan):
         "rc": 255,
         "stdout": "",
         "stderr": "libibverbs: Warning: couldn't load driver 'mlx5': "
-        "libmlx5-rdmav34.so: cannot open shared object file: No such file or directory\n"
+        "libmlx5-rdmav34.so: cannot open shared object file\n"
         "No IB devices found\n",
     }
 
@@ -411,6 +427,12 @@ MUTANTS = [
                 " module 0, Cable error, High Temperature"
             )
         ),
+    },
+    {
+        "check": "nic-eswitch-lag",
+        "status": "WARN",
+        "subject": "bond7",
+        "change": _leg_down,
     },
     {"check": "nic-driver-consistent", "change": _inbox},
     {

@@ -268,3 +268,51 @@ def test_a_driver_without_fec_is_no_question(bench):
     cmds = {"ethtool --show-fec ens1f0np0": entry}
 
     assert bench.judge(bench.doc(cmds=cmds, files=device())).status("nic-fec") == "SKIP"
+
+
+def bonded_links(*legs, up=True):
+    """`ip addr` of bond0 over these legs; the last leg may be down."""
+
+    def row(name, **more):
+        return {**F13C[0], "ifname": name, "addr_info": [], **more}
+
+    rows = [row(name, master="bond0") for name in legs]
+    if not up:
+        rows[-1] |= {"flags": ["UP"], "operstate": "DOWN"}
+    return json.dumps([*rows, row("bond0", linkinfo={"info_kind": "bond"})])
+
+
+def test_r46_two_rdma_devices_below_a_bond_are_no_roce_lag(bench):
+    files = device(netdev="ens1f0np0")
+    files |= device("mlx5_1", bdf="0000:1a:00.1", netdev="ens1f1np1")
+    cmds = {"ip -j -d addr": bonded_links("ens1f0np0", "ens1f1np1")}
+
+    finding = bench.judge(bench.doc(cmds=cmds, files=files)).one("nic-eswitch-lag")
+
+    assert (finding.status, finding.subject) == ("WARN", "bond0")
+    assert "mlx5_1 on ens1f1np1" in finding.observed
+
+
+@pytest.mark.parametrize(("up", "verdict"), [(True, "PASS"), (False, "WARN")])
+def test_r46_one_rdma_device_over_a_bond_is_whole_only_with_both_legs(
+    bench, up, verdict
+):
+    cmds = {"ip -j -d addr": bonded_links("ens1f0np0", "ens1f1np1", up=up)}
+    files = device("mlx5_bond_0", netdev="bond0")
+
+    seen = bench.judge(bench.doc(cmds=cmds, files=files))
+
+    assert seen.status("nic-eswitch-lag", "bond0") == verdict
+
+
+def test_a_bond_of_other_nics_is_no_question(bench):
+    cmds = {"ip -j -d addr": bonded_links("eno1", "eno2", up=False)}
+
+    seen = bench.judge(bench.doc(cmds=cmds, files=device()))
+
+    assert seen.status("nic-eswitch-lag") == "PASS"
+    assert seen.one("nic-eswitch-lag").observed == "no RDMA NIC is in a bond"
+
+
+def test_links_that_nobody_read_leave_the_bond_unknown(bench):
+    assert bench.judge(bench.doc(files=device())).status("nic-eswitch-lag") == "UNKNOWN"

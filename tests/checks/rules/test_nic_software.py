@@ -237,8 +237,8 @@ def test_no_rdma_core_told_by_pyverbs_is_a_fact_and_no_pass(bench):
     seen = bench.judge(document)
 
     assert seen.status("nic-count") == "FAIL"
-    finding = seen.one("nic-userspace-provider")
-    assert (finding.status, finding.blocked_by) == ("SKIP", ("nic-count",))
+    assert seen.status("nic-userspace-provider") == "SKIP"
+    assert seen.status("nic-uverbs-devnode") == "SKIP"
 
 
 def nodes_of(count, **modes):
@@ -371,3 +371,24 @@ def test_rdma_links_alone_count_as_devices(bench):
     cmds = {"rdma -j link": json.dumps(rows), "ibv_devinfo -l": "0 HCAs found:\n\n"}
 
     assert bench.judge(bench.doc(cmds=cmds)).status("nic-userspace-provider") == "FAIL"
+
+
+def test_a_missing_nic_does_not_hide_what_the_others_lack(bench):
+    files = devices(2) | nodes_of(2)
+    files["/dev/infiniband/uverbs1"] = {"errno": "EPERM"}
+
+    seen = bench.judge(bench.doc(files=files), nics=("mlx5_0", "mlx5_1", "mlx5_2"))
+
+    assert seen.status("nic-count") == "FAIL"
+    assert seen.statuses("nic-uverbs-devnode") == {"mlx5_0": "PASS", "mlx5_1": "FAIL"}
+
+
+def test_a_node_without_rdma_devices_is_asked_for_none(bench):
+    files = {"/sys/class/infiniband": {"errno": "ENOENT"}, "/proc/modules": MODULES}
+    cmds = {"ibv_devinfo -l": (255, "", "No IB devices found\n")}
+
+    seen = bench.judge(bench.doc(cmds=cmds, files=files))
+
+    assert seen.status("nic-count") == "FAIL"
+    for checked in ("nic-userspace-provider", "nic-uverbs-devnode", "nic-modules"):
+        assert seen.status(checked) == "SKIP"
