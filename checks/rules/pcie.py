@@ -12,12 +12,19 @@ from checks.parse.garbled import Garbled
 from checks.parse.gpu_topology import topology
 from checks.parse.kernel_log import kernel_log
 from checks.parse.lspci import Device, Link, devices
-from checks.ports import PCI
+from checks.ports import PCI, ports
 from checks.rules.declare import NotHere, Subject, check, compared
-from checks.rules.pci_subjects import Function, each_nic, gpus, is_vm, nics
+from checks.rules.pci_subjects import (
+    Function,
+    each_nic,
+    gpus,
+    is_vm,
+    nics,
+    unplaced_nics,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from checks.node import Node
 
@@ -81,7 +88,7 @@ def _is_slower(most: Link, now: Link) -> bool:
 
 def _each_physical_nic(node: Node) -> list[Subject[Function]]:
     """NICs that have a link of their own: virtual functions have none."""
-    every = each_nic(node)
+    every = each_nic(node) + unplaced_nics(node, "current_link_width")
     found = [s for s in every if not (s.item.port and s.item.port.is_vf())]
     if every and not found:
         raise NotHere("virtual functions show no link")
@@ -333,9 +340,21 @@ def _in_matrix(node: Node, gpu: str) -> Callable[[], tuple[str, str]]:
         found = {name: how for name, how in row.items() if name in ours}
         if not found:
             raise Unread("missing", "nvidia-smi topo -m", "no selected NIC in it")
-        return _nearest(found)
+        nearest = _nearest(found)
+        if nearest[1] not in _NEAR:
+            _refuse_strangers(node.facts, row)
+        return nearest
 
     return read
+
+
+def _refuse_strangers(facts: Facts, row: Mapping[str, str]) -> None:
+    """A near NIC that the kernel does not know: the two sources are of two times."""
+    known = {port.device for port in ports(facts)}
+    near = sorted(name for name, how in row.items() if how in _NEAR)
+    gone = [name for name in near if name not in known]
+    if gone:
+        raise Garbled("nvidia-smi topo -m", f"the kernel has no {', '.join(gone)}")
 
 
 def _nearest(found: dict[str, str]) -> tuple[str, str]:
