@@ -91,6 +91,9 @@ _PIDFD_SEND_SIGNAL, _PIDFD_OPEN = 424, 434
 _SO_NETNS_COOKIE = 71
 _CLONE_NEWNET = 0x40000000
 
+MARK = "MOONQUAKE_AGENT"
+"""In the environment of what we start: tells it from strangers with an old number."""
+
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 
@@ -223,31 +226,44 @@ def processes() -> Iterator[int]:
 def kill_session(leader: int, ticks: int) -> bool:
     """SIGKILL to everything in the session of a process that we started.
 
-    The number of a session is not used again while it has members, so members that are
-    not older than the leader are ours, also when the leader itself has ended.
+    While the leader lives its session is ours. When it has ended, and all that it had
+    started, the number may become that of a stranger's session, so then only those
+    members are ours that carry our mark.
     """
-    fields = stat_of(leader)
-    if fields and int(fields[19]) != ticks:
-        return False  # the number belongs to a stranger now
     hit = False
-    for pid in processes():
-        fields = stat_of(pid)
-        if fields and int(fields[3]) == leader and int(fields[19]) >= ticks:
-            hit = send_signal(pid, int(fields[19]), signal.SIGKILL) or hit
+    for pid, fields in _members(leader, ticks):
+        hit = send_signal(pid, int(fields[19]), signal.SIGKILL) or hit
     return hit
 
 
 def session_alive(leader: int, ticks: int) -> bool:
     """True while some member of the session runs."""
-    fields = stat_of(leader)
-    if fields and int(fields[19]) != ticks:
-        return False
+    return any(fields[0] not in "ZX" for _, fields in _members(leader, ticks))
+
+
+def _members(leader: int, ticks: int) -> Iterator[tuple[int, list[str]]]:
+    """The processes of a session that we started, with their states."""
+    first = stat_of(leader)
+    if first and int(first[19]) != ticks:
+        return  # the number belongs to a stranger now
     for pid in processes():
         fields = stat_of(pid)
-        mine = fields and int(fields[3]) == leader and int(fields[19]) >= ticks
-        if mine and fields[0] not in "ZX":
-            return True
-    return False
+        inside = fields and int(fields[3]) == leader and int(fields[19]) >= ticks
+        if inside and (first or _marked(pid)):
+            yield pid, fields
+
+
+def _marked(pid: int) -> bool:
+    try:
+        words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return any(word.startswith(MARK.encode() + b"=") for word in words)
+
+
+def marked(env: dict[str, str]) -> dict[str, str]:
+    """Our own environment, with this and our mark."""
+    return {**os.environ, **env, MARK: str(os.getpid())}
 
 
 def network_of(pid: str = "self") -> str:
@@ -1079,6 +1095,7 @@ class Bench:
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
                 stderr=subprocess.DEVNULL,
+                env=marked({}),
                 start_new_session=True,
                 preexec_fn=before,
             )
@@ -1238,7 +1255,7 @@ class Roles:
                 stdout=files[0],
                 stderr=files[1],
                 cwd=cwd or None,
-                env={**os.environ, **env},
+                env=marked(env),
                 start_new_session=True,
                 preexec_fn=tied_to(self._parent),
             )

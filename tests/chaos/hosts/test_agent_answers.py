@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -310,3 +312,31 @@ def test_a_log_past_its_bound_is_emptied(tmp_path, monkeypatch):
     roles.bound_logs()
 
     assert Noisy.out.stat().st_size == 0
+
+
+# --- whom a session's number means ----------------------------------------------------
+
+_LEAVES_ONE_BEHIND = """
+import os, subprocess
+left = subprocess.Popen(["sleep", "60"], stdin=subprocess.DEVNULL, stdout=3, stderr=3)
+print(left.pid, flush=True)
+""".replace("3", "subprocess.DEVNULL")
+
+
+@pytest.mark.parametrize(("env", "ours"), [(agent.marked({}), True), (None, False)])
+def test_a_session_whose_leader_has_ended_is_ours_by_our_mark_alone(env, ours):
+    """A stranger's daemon may have the number that a process of ours once had."""
+    leader = subprocess.Popen(
+        [sys.executable, "-S", "-c", _LEAVES_ONE_BEHIND],
+        stdout=subprocess.PIPE,
+        env=env,
+        start_new_session=True,
+    )
+    ticks = agent.ticks_of(leader.pid)
+    left = int(leader.communicate()[0])
+    began = agent.ticks_of(left)
+    try:
+        assert agent.session_alive(leader.pid, ticks) is ours
+        assert agent.kill_session(leader.pid, ticks) is ours
+    finally:
+        agent.send_signal(left, began, 9)
