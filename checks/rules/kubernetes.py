@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import (
     IPv4Address,
     IPv4Network,
@@ -76,9 +77,13 @@ def _has_pods(facts: Facts) -> bool:
 
 def definition(each: Object) -> Definition:
     """Reads the configuration of a NAD, which is JSON as text."""
-    label = label_of(each)
-    text = str(part(each, "spec").get("config", "")).strip()
-    if not text:
+    return _definition(label_of(each), str(part(each, "spec").get("config", "")))
+
+
+@lru_cache(maxsize=4096)
+def _definition(label: str, text: str) -> Definition:
+    """The same for every node of a cluster, so it is read once."""
+    if not text.strip():
         return Definition(label=label, types=(), master="", mtu=None, ranges=())
     try:
         config = json.loads(text)

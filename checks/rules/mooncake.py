@@ -507,11 +507,17 @@ def _held(node: Node, name: str) -> str:
 
 def _without_own_names(node: Node, value: str) -> str:
     """A value with the node's own name and addresses taken out."""
-    hostname = node.facts.said("hostname")
-    own = [hostname, *_addresses(node)]
-    for word in sorted((w for w in own if w), key=len, reverse=True):
-        value = re.sub(rf"(?<![\w.]){re.escape(word)}(?![\w.])", "<own>", value)
+    own = node.once("own names", lambda: _own_names(node))
+    for word in own:
+        if word in value:
+            value = re.sub(rf"(?<![\w.]){re.escape(word)}(?![\w.])", "<own>", value)
     return value
+
+
+def _own_names(node: Node) -> tuple[str, ...]:
+    """The longest first: an address may begin with another one."""
+    words = {node.facts.said("hostname"), *_addresses(node)} - {""}
+    return tuple(sorted(words, key=lambda word: (-len(word), word)))
 
 
 def _addresses(node: Node) -> tuple[str, ...]:
