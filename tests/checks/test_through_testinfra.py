@@ -134,12 +134,14 @@ def test_one_ill_host_does_not_lose_the_others_and_names_stay_apart():
     assert "error" not in documents[1]["collector"]
 
 
-def suite(*words, timeout_s=110):
+def suite(*words, timeout_s=110, programs=None):
     """Runs the suite in a process of its own: its outcomes by item."""
+    path = [str(programs)] if programs else []
     command = [sys.executable, "-m", "pytest", "suites/preflight", "-rA", "-q", *words]
     done = subprocess.run(
         [*command, "-p", "no:cacheprovider", "-p", "no:randomly"],
         cwd=ROOT,
+        env=os.environ | {"PATH": os.pathsep.join([*path, os.environ["PATH"]])},
         capture_output=True,
         text=True,
         timeout=timeout_s,
@@ -174,6 +176,31 @@ def test_a_check_that_does_not_exist_is_a_question_asked_wrongly():
     _, told = suite("--preflight-only", "nic-nonsense")
 
     assert "no check is called nic-nonsense" in told
+
+
+INVENTORY = {
+    "_meta": {"hostvars": {"node-1": {"ansible_connection": "local"}}},
+    "all": {"children": ["stores"]},
+    "stores": {"hosts": ["node-1"]},
+}
+
+
+@pytest.mark.slow
+def test_hosts_come_from_the_inventory_of_ansible_as_testinfra_reads_it(tmp_path):
+    """The program that lists an inventory is ours here: Ansible is no dependency."""
+    program = tmp_path / "ansible-inventory"
+    program.write_text(f"#!/bin/sh\necho '{json.dumps(INVENTORY)}'\n")
+    program.chmod(0o755)
+    hosts = tmp_path / "hosts.yaml"
+    hosts.touch()
+
+    outcomes, _ = suite(
+        *("--hosts", "ansible://stores", "--ansible-inventory", str(hosts)),
+        *("--preflight-only", "meta-reachable"),
+        programs=tmp_path,
+    )
+
+    assert outcomes == {"meta-reachable-ansible://node-1": "PASSED"}
 
 
 def _ssh_config(path, inventory):
