@@ -15,13 +15,12 @@ from __future__ import annotations
 import json
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import update_wrapper
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from checks.commands import Reading, reading
+from checks.commands import Reading, Words, reading
 from checks.errors import UsageError
 
 SCHEMA = "preflight.facts/1"
@@ -30,6 +29,10 @@ NO_SUCH_TOOL = 127
 
 T = TypeVar("T")
 P = ParamSpec("P")
+_Read = str | tuple[str, ...]
+"""One command or path, or all that a derived value rests on."""
+_Place = tuple[str, str, Words]
+"""Program, where it ran, the first of its words (and once without)."""
 
 
 class Unread(Exception):
@@ -102,8 +105,11 @@ class Facts:
     __slots__ = (
         "_cache",
         "_commands",
+        "_credits",
         "_files",
+        "_found",
         "_paths",
+        "_places",
         "_reads",
         "document",
         "name",
@@ -115,8 +121,11 @@ class Facts:
         self._commands: dict[str, list[tuple[Reading, Any]]] | None = None
         self._files = _mapping(document.get("files"))
         self._paths: list[str] | None = None
+        self._places: dict[_Place, list[tuple[Reading, Any]]] = {}
+        self._found: dict[tuple[str, Words, str], tuple[Result, ...]] = {}
         self._cache: dict[Any, tuple[Any, Unread | None, tuple[str, ...]]] = {}
-        self._reads: list[str] = []
+        self._reads: list[_Read] = []
+        self._credits: dict[tuple[str | int, ...], tuple[str, ...]] = {}
 
     # What the document says of itself
 
@@ -150,16 +159,21 @@ class Facts:
         Words are canonical and match as a prefix: `find("ip", "route")` also finds
         `ip -j route show table all`. Truncated and failed runs are among them.
         """
+        key = (program, words, where)
+        results = self._found.get(key)
+        if results is None:
+            results = self._found[key] = self._sought(program, words, where)
+        for result in results:
+            self._reads.append(result.reading.line)
+        return results
+
+    def _sought(self, program: str, words: Words, where: str) -> tuple[Result, ...]:
         found = [
             (len(each.words), each.line, each, entry)
-            for each, entry in self._of(program)
-            if each.where == where and each.words[: len(words)] == words
+            for each, entry in self._at(program, words, where)
         ]
         found.sort(key=lambda one: one[:2])
-        results = [_results(each, entry)[-1] for _, _, each, entry in found]
-        for result in results:
-            self.note(result.line)
-        return tuple(results)
+        return tuple(_results(each, entry)[-1] for _, _, each, entry in found)
 
     def result(self, program: str, *words: str, where: str = "") -> Result:
         """The first that `find` finds which ended well, else the first; else Unread."""
@@ -173,8 +187,9 @@ class Facts:
         """Every sample of the command with the most samples, oldest first."""
         found = [
             _results(each, entry)
-            for each, entry in sorted(self._of(program), key=lambda one: one[0].line)
-            if each.where == where and each.words[: len(words)] == words
+            for each, entry in sorted(
+                self._at(program, words, where), key=lambda one: one[0].line
+            )
         ]
         if not found:
             raise Unread("missing", " ".join((program, *words)), "not collected")
@@ -205,8 +220,13 @@ class Facts:
         } - {""}
         return tuple(sorted(every))
 
-    def _of(self, program: str) -> list[tuple[Reading, Any]]:
-        return self._index().get(program, [])
+    def _at(self, program: str, words: Words, where: str) -> list[tuple[Reading, Any]]:
+        """Commands of a program at a place whose words begin with these."""
+        self._index()
+        found = self._places.get((program, where, words[:1]), [])
+        if len(words) < 2:
+            return found
+        return [one for one in found if one[0].words[: len(words)] == words]
 
     def _index(self) -> dict[str, list[tuple[Reading, Any]]]:
         if self._commands is None:
@@ -214,6 +234,9 @@ class Facts:
             for line, entry in _mapping(self.document.get("cmds")).items():
                 each = reading(line)
                 self._commands.setdefault(each.program, []).append((each, entry))
+                for words in {(), each.words[:1]}:
+                    place = (each.program, each.where, words)
+                    self._places.setdefault(place, []).append((each, entry))
         return self._commands
 
     # Files
@@ -224,12 +247,14 @@ class Facts:
 
     def entries_of(self, path: str) -> tuple[Mapping[str, Any], ...]:
         """Every sample of a path, oldest first."""
-        for spelling in _spellings(path):
-            found = self._files.get(spelling)
-            if found is not None:
-                self.note(spelling)
-                return _entries(found)
-        raise Unread("missing", path, "not collected")
+        found = self._files.get(path)
+        if found is None:
+            path, asked = _other_spelling(path), path
+            found = self._files.get(path)
+            if found is None:
+                raise Unread("missing", asked, "not collected")
+        self._reads.append(path)
+        return (found,) if type(found) is dict else _entries(found)
 
     def text(self, path: str) -> str:
         """The text of a file, as read."""
@@ -307,13 +332,14 @@ class Facts:
         stem = f"{path.rstrip('/')}/"
         return [found[len(stem) :] for found in self._with_prefix(stem)]
 
-    def _with_prefix(self, stem: str) -> Iterator[str]:
+    def _with_prefix(self, stem: str) -> list[str]:
         if self._paths is None:
             self._paths = sorted(self._files)
-        at = bisect_left(self._paths, stem)
-        while at < len(self._paths) and self._paths[at].startswith(stem):
-            yield self._paths[at]
-            at += 1
+        paths = self._paths
+        begin = end = bisect_left(paths, stem)
+        while end < len(paths) and paths[end].startswith(stem):
+            end += 1
+        return paths[begin:end]
 
     # What was read, for `source` of findings
 
@@ -321,31 +347,58 @@ class Facts:
         """Remembers that a command or path was read for the present judgement."""
         self._reads.append(what)
 
-    @contextmanager
-    def watched(self) -> Iterator[list[str]]:
-        """Collects what is read inside, in order; repeats are kept."""
+    def credited(self, ask: Callable[[], T]) -> tuple[T, tuple[str, ...]]:
+        """What is answered, and what was read for it: each once, in order."""
         outer, self._reads = self._reads, []
         try:
-            yield self._reads
+            answer = ask()
         finally:
-            outer.extend(self._reads)
+            credit = self._credit(self._reads)
             self._reads = outer
+            outer.append(credit)
+        return answer, credit
 
     def once(self, key: Any, build: Callable[[], T]) -> T:
         """Builds a derived value once; an `Unread` is remembered and raised again."""
-        if key not in self._cache:
-            with self.watched() as reads:
-                try:
-                    built, refused = build(), None
-                except Unread as error:
-                    built, refused = None, error
-            self._cache[key] = (built, refused, tuple(dict.fromkeys(reads)))
-        else:
-            self._reads.extend(self._cache[key][2])
-        value, refusal, _ = self._cache[key]
+        known = self._cache.get(key)
+        if known is None:
+            known = self._cache[key] = self._built(build)
+        value, refusal, credit = known
+        self._reads.append(credit)
         if refusal is not None:
             raise Unread(refusal.kind, refusal.what, refusal.reason)
         return value  # type: ignore[no-any-return]
+
+    def _built(
+        self, build: Callable[[], Any]
+    ) -> tuple[Any, Unread | None, tuple[str, ...]]:
+        def attempt() -> tuple[Any, Unread | None]:
+            try:
+                return build(), None
+            except Unread as error:
+                return None, error
+
+        (value, refusal), credit = self.credited(attempt)
+        return value, refusal, credit
+
+    def _credit(self, reads: Sequence[_Read]) -> tuple[str, ...]:
+        """What was read, each once, in the order of its first reading.
+
+        Most judgements read what others have read before. So whole credits are kept
+        among the reads, and those put together of the same are put together once: they
+        are told apart by identity, which holds because all of them are kept here.
+        """
+        key = tuple([one if type(one) is str else id(one) for one in reads])
+        known = self._credits.get(key)
+        if known is None:
+            every: dict[str, None] = {}
+            for one in reads:
+                if isinstance(one, str):
+                    every[one] = None
+                else:
+                    every.update(dict.fromkeys(one))
+            known = self._credits[key] = tuple(every)
+        return known
 
 
 def derived(
@@ -354,7 +407,7 @@ def derived(
     """Decorates a reader of facts: built once a node, refusals are remembered too."""
 
     def once(facts: Facts, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        key = (build, args, tuple(sorted(kwargs.items())))
+        key = (build, args, tuple(sorted(kwargs.items())) if kwargs else ())
         return facts.once(key, lambda: build(facts, *args, **kwargs))
 
     update_wrapper(once, build)
@@ -481,8 +534,8 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _spellings(path: str) -> tuple[str, ...]:
-    """A path and its other name: /var/run is a link to /run on every present system."""
+def _other_spelling(path: str) -> str:
+    """Its other name: /var/run is a link to /run on every present system."""
     if path.startswith("/var/run/"):
-        return path, path.removeprefix("/var")
-    return (path, f"/var{path}") if path.startswith("/run/") else (path,)
+        return path.removeprefix("/var")
+    return f"/var{path}" if path.startswith("/run/") else path

@@ -246,19 +246,20 @@ class _Court:
         self, rule: Rule, node: Node
     ) -> list[tuple[Subject[Any], Outcome | str, tuple[str, ...]]]:
         """Every subject of a rule on a node with its answer and what was read."""
-        with node.facts.watched() as reads:
-            found = self._safely(rule, node, lambda: list(rule.over(node)))
+        list_ = partial(_listed, rule, node)
+        found, reads = node.facts.credited(partial(self._safely, rule, node, list_))
         if isinstance(found, Outcome):
-            return [(Subject(item=None), found, tuple(dict.fromkeys(reads)))]
+            return [(Subject(item=None), found, reads)]
         if not found:
             nothing = unknown("nothing to judge was found on this node")
-            return [(Subject(item=None), nothing, tuple(dict.fromkeys(reads)))]
+            return [(Subject(item=None), nothing, reads)]
         answers = []
         for subject in found:
-            ask = partial(rule.decide, node, subject.item)
-            with node.facts.watched() as read:
-                answer = self._safely(rule, node, ask)
-            answers.append((subject, answer, tuple(dict.fromkeys(read))))
+            decide = partial(rule.decide, node, subject.item)
+            ask = partial(self._safely, rule, node, decide)
+            answer, read = node.facts.credited(ask)
+            # What was read to find the subjects is the evidence where it told all.
+            answers.append((subject, answer, read or reads))
         return answers
 
     def _safely(self, rule: Rule, node: Node, ask: Callable[[], Any]) -> Any:
@@ -315,6 +316,10 @@ class _Court:
         if letter is not None:
             return SEVERITIES[letter]
         return outcome.severity or rule.severity
+
+
+def _listed(rule: Rule, node: Node) -> list[Subject[Any]]:
+    return list(rule.over(node))
 
 
 def _is_lost(node: Node) -> bool:

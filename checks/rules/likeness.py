@@ -60,21 +60,16 @@ def ask(
 ) -> Iterator[Vote]:
     """Asks for every subject of every node; what cannot be read is UNKNOWN there."""
     for node in nodes:
-        with node.facts.watched() as reads:
-            subjects = _safely(partial(_listed, over, node))
+        listed = partial(_listed, over, node)
+        subjects, reads = node.facts.credited(partial(_safely, listed))
         if isinstance(subjects, Outcome):
-            yield Vote(
-                node=node,
-                subject=Subject(item=None),
-                held=subjects,
-                source=tuple(dict.fromkeys(reads)),
-            )
+            none = Subject(item=None)
+            yield Vote(node=node, subject=none, held=subjects, source=reads)
             continue
         for subject in subjects:
-            with node.facts.watched() as read:
-                held = _safely(partial(decide, node, subject.item))
-            source = tuple(dict.fromkeys(read))
-            yield Vote(node=node, subject=subject, held=held, source=source)
+            decided = partial(decide, node, subject.item)
+            held, read = node.facts.credited(partial(_safely, decided))
+            yield Vote(node=node, subject=subject, held=held, source=read)
 
 
 def _listed(over: Over, node: Node) -> list[Subject[Any]]:

@@ -142,12 +142,42 @@ def test_a_derived_value_is_built_once_and_credits_what_it_read(bench):
         return facts.line("/f")
 
     facts = Facts(bench.doc(files={"/f": "x\n"}))
-    with facts.watched() as first_time:
-        assert reader(facts) == "x"
-    with facts.watched() as second_time:
-        assert reader(facts) == "x"
+    first_time = facts.credited(lambda: reader(facts))
+    second_time = facts.credited(lambda: reader(facts))
 
-    assert (built, first_time, second_time) == ([1], ["/f"], ["/f"])
+    assert (built, first_time, second_time) == ([1], ("x", ("/f",)), ("x", ("/f",)))
+
+
+def test_what_is_read_is_credited_once_and_in_order_inside_and_outside(bench):
+    facts = Facts(bench.doc(files={f"/{name}": "x\n" for name in "abc"}))
+
+    def inside():
+        return [facts.line(f"/{name}") for name in "bab"]
+
+    def outside():
+        facts.line("/c")
+        first = facts.credited(inside)
+        again = facts.credited(inside)
+        facts.line("/c")
+        return first, again
+
+    (first, again), credit = facts.credited(outside)
+    assert first[1] == again[1] == ("/b", "/a")
+    assert credit == ("/c", "/b", "/a")
+
+
+def test_what_failed_to_be_read_leaves_its_credit_outside(bench):
+    facts = Facts(bench.doc(files={"/a": "x\n"}))
+
+    def fails():
+        facts.line("/a")
+        raise RuntimeError
+
+    def outside():
+        with pytest.raises(RuntimeError):
+            facts.credited(fails)
+
+    assert facts.credited(outside) == (None, ("/a",))
 
 
 def test_a_refusal_is_remembered_too(bench):
