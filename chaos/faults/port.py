@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from chaos.errors import HarnessError, UsageError
+from chaos.errors import ProcessFailed, UsageError
 from chaos.faults.host_fault import HostFault, Part
 from chaos.faults.host_process import come_back, is_back
 from chaos.faults.steps import Step, end, gone, operation
@@ -51,7 +51,7 @@ class HostPortTaken(HostFault):
         super().inject()
         try:
             self._cluster.start_role(self._role)
-        except HarnessError as error:
+        except ProcessFailed as error:  # a host that is not reached is no evidence
             self._refused = str(error)
 
     def effect(self, part: Part) -> tuple[float, str]:

@@ -7,11 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from chaos.errors import FaultNotInjected
+from chaos.errors import FaultNotInjected, HostUnreachable
 from chaos.faults.cut import HostPartition
 from chaos.faults.host_fault import Part
 from chaos.faults.link_down import HostFlap, HostNicDown
 from chaos.faults.nft import Match
+from chaos.faults.port import HostPortTaken
 from chaos.hosts.host import Host
 from chaos.hosts.link import CommandResult
 from chaos.safety.management import Device, HostFacts
@@ -86,3 +87,21 @@ def test_a_device_that_was_down_before_is_no_fault_of_ours(kind) -> None:
         fault.prepare(part)
     row["flags"].append("UP")
     fault.prepare(part)
+
+
+def test_a_host_that_is_not_reached_is_no_evidence_of_a_taken_port() -> None:
+    cluster = cluster_on("rail0", agent=SimpleNamespace(arm=None))
+    error = HostUnreachable(host="h0", op="spawn", reason="no answer within 20 s")
+
+    def start_role(role):
+        raise error
+
+    cluster.process = lambda role: None
+    cluster.start_role = start_role
+    fault = HostPortTaken(cluster, "store-0")
+    fault._planned = [Part(host=fault.hosts()[0], facts=facts_of("eth0"), steps=())]
+    fault._arm = lambda part: None
+
+    with pytest.raises(HostUnreachable):
+        fault.inject()
+    assert fault.probe().effect == 0.0
