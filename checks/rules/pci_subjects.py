@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from checks.facts import Facts, Unread
 from checks.parse.lspci import Device, devices
 from checks.ports import PCI, Port, bdf_of_netdev
-from checks.rules.declare import Subject
+from checks.rules.declare import NotHere, Subject
 from checks.rules.subjects import rail_of
 
 if TYPE_CHECKING:
@@ -45,12 +45,15 @@ class Function:
 
     @property
     def label(self) -> str:
-        """`mlx5_0 (0000:1a:00.0)`."""
-        return f"{self.port.label} ({self.bdf})" if self.port else self.bdf
+        """`mlx5_0 (0000:1a:00.0)`; `mlx5_0` where its address is not known."""
+        if self.port is None:
+            return self.bdf
+        return f"{self.port.label} ({self.bdf})" if self.bdf else self.port.label
 
     @property
     def touches(self) -> frozenset[str]:
-        return frozenset({self.bdf}) | (self.port.touches if self.port else frozenset())
+        names = {self.bdf} - {""}
+        return frozenset(names) | (self.port.touches if self.port else frozenset())
 
     def line(self, facts: Facts, leaf: str) -> str:
         """A line of the function in sysfs; where nobody looked, of its port."""
@@ -90,6 +93,33 @@ def each_nic(node: Node) -> list[Subject[Function]]:
     return [_subject(node, each) for each in nics(node)]
 
 
+def unplaced_nics(node: Node, leaf: str) -> list[Subject[Function]]:
+    """NICs whose address nobody told, where sysfs tells `leaf` below their device."""
+    try:
+        ports = node.ports
+    except Unread:
+        return []
+    return [
+        _subject(node, Function(bdf="", port=port))
+        for port in ports
+        if not _is_placed(port) and _has(node.facts, port.device_path(f"device/{leaf}"))
+    ]
+
+
+def _is_placed(port: Port) -> bool:
+    try:
+        return bool(port.bdf())
+    except Unread:
+        return False
+
+
+def _has(facts: Facts, path: str) -> bool:
+    try:
+        return bool(facts.entry(path))
+    except Unread:
+        return False
+
+
 def each_function(node: Node) -> list[Subject[Function]]:
     """NICs and GPUs; Unread where the NICs cannot be told."""
     return each_nic(node) + [_subject(node, each) for each in gpus(node)]
@@ -109,11 +139,14 @@ def _nics(node: Node) -> tuple[Function, ...]:
             raise
         return tuple(Function(bdf=bdf) for bdf in sorted(found))
     by_bdf: dict[str, Function] = {}
+    kinds = set()
     for port in ports:
         try:
             by_bdf.setdefault(port.bdf(), Function(bdf=port.bdf(), port=port))
-        except Unread:
-            continue
+        except Unread as error:
+            kinds.add(error.kind)
+    if not by_bdf and kinds == {"absent"}:
+        raise NotHere("RDMA devices in software: they are no PCI devices")
     return tuple(by_bdf[bdf] for bdf in sorted(by_bdf))
 
 

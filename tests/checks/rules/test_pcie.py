@@ -275,3 +275,17 @@ def test_a_node_without_gpus_has_no_distance_to_judge(bench):
 
     assert seen.status("pcie-gpu-nic-distance") == "SKIP"
     assert seen.status("pcie-link-gpu") == "SKIP"
+
+
+def test_soft_roce_is_no_pci_device(bench):
+    files = {
+        "/sys/class/infiniband/rxe0/device": {"errno": "ENOENT"},
+        "/sys/class/infiniband/rxe0/parent": "eth1\n",
+        "/sys/class/infiniband/rxe0/ports/1/state": "4: ACTIVE\n",
+        "/sys/class/infiniband/rxe0/ports/1/phys_state": "5: LinkUp\n",
+    }
+
+    seen = bench.judge(bench.doc(files=files, cmds=log("quiet")))
+
+    for check in ("pcie-link-nic", "pcie-power", "pcie-aer", "iommu-dmar-fault"):
+        assert seen.status(check) == "SKIP"
