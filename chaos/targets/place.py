@@ -12,6 +12,7 @@ import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from chaos.report.redaction import clean_text
 from chaos.targets.local import LocalTarget
 
 if TYPE_CHECKING:
@@ -77,4 +78,6 @@ def _run_name() -> str:
 
 
 def _controller(command: str) -> str:
-    return f"{getpass.getuser()}@{socket.gethostname()}: {command}"[:_CONTROLLER]
+    """Who we are. Every user of a host can read it, so no secret may be in it."""
+    whole = f"{getpass.getuser()}@{socket.gethostname()}: {clean_text(command)}"
+    return whole[:_CONTROLLER]
