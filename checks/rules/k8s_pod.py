@@ -49,17 +49,27 @@ _MASKS_OF_GIDS = re.compile(r"^\s*GID\[\s*\d+\]:\s*(\S+)", re.MULTILINE)
 
 def _gid_places(node: Node) -> list[Subject[str]]:
     """Places whose GIDs somebody listed: pods, their namespaces, or we are in one."""
-    needs_kubernetes(node)
     facts = node.facts
     found = [where for where in facts.places() if _lists_gids(facts, where)]
-    if not found and _lists_gids(facts, "") and _may_be_a_pod(node):
-        found = [""]
+    if not found:
+        may_be_a_pod = _lists_gids(facts, "") and _may_be_a_pod(node)
+        _needs_kubernetes_unless(node, may_be_a_pod)
+        found = [""] if may_be_a_pod else []
     if not found:
         raise Unread("missing", "show_gids inside a pod", "not collected")
     return [
         Subject(item=where, label=_place(where), key="pod", touches=_touches(node))
         for where in found
     ]
+
+
+def _needs_kubernetes_unless(node: Node, may_be_a_pod: bool) -> None:
+    """In a pod nothing tells of Kubernetes; that a host has none does."""
+    try:
+        needs_kubernetes(node)
+    except Unread:
+        if not may_be_a_pod:
+            raise
 
 
 def _lists_gids(facts: Facts, where: str) -> bool:

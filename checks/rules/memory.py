@@ -20,6 +20,7 @@ from checks.rules.segment import (
     wants_huge_pages,
 )
 from checks.rules.service import each_store, is_master, service_env
+from checks.selector import mooncake_devices
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -132,7 +133,7 @@ def _nics(node: Node) -> int | None:
     try:
         return len({port.device for port in node.ports}) or None
     except Unread:
-        return None
+        return len(set(mooncake_devices(node.facts)[1])) or None
 
 
 @check(

@@ -176,7 +176,27 @@ def masters(node: Node) -> dict[str, str]:
                 found.setdefault(_target(text), name)
     for result in node.facts.find("connect"):
         found.setdefault(_target(" ".join(result.reading.words)), "connect")
+    for target in _probed(node.facts):
+        found.setdefault(target, "probe")
     return {target: by for target, by in found.items() if target}
+
+
+def _probed(facts: Facts) -> list[str]:
+    """Masters that somebody tried by hand: `nc HOST 50051`, `curl HOST:9003`."""
+    found = []
+    for name in ("nc", "ncat"):
+        for result in facts.find(name):
+            host, port = ("", "", *result.reading.words)[-2:]
+            if port == str(MASTER_PORT):
+                found.append(f"{host}:{port}")
+    for result in facts.find("curl"):
+        urls = [urlsplit(word) for word in result.reading.words if "://" in word]
+        found += [
+            f"{url.hostname}:{MASTER_PORT}"
+            for url in urls
+            if url.netloc.endswith(f":{METRICS_PORT}")
+        ]
+    return found
 
 
 def _target(text: str) -> str:

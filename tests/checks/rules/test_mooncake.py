@@ -91,6 +91,16 @@ def test_r78_an_answer_that_never_came_fails(bench):
     assert master(bench, "192.0.2.200:50051", **{line: hung}).status == "FAIL"
 
 
+def test_a_master_that_was_tried_by_hand_counts_too(bench):
+    cmds = {"nc -z -w 2 192.0.2.200 50051": (1, "", "refused")}
+
+    assert bench.judge(bench.doc(cmds=cmds)).statuses("mc-master-reach") == {
+        "192.0.2.200:50051": "FAIL"
+    }
+    cmds = {"curl -s http://192.0.2.200:9003/metrics": "segments 1\n"}
+    assert bench.judge(bench.doc(cmds=cmds)).status("mc-master-reach") == "PASS"
+
+
 def test_r75_mooncake_2798_a_master_at_any_address_fails(bench):
     assert master(bench, "0.0.0.0:50051").status == "FAIL"
     assert master(bench, "127.0.0.1:50051").status == "FAIL"
@@ -319,3 +329,12 @@ def test_a_proxy_that_catches_the_metadata_fails(bench):
     assert proxy(bench, http_proxy="http://p:3128") == "FAIL"
     assert proxy(bench, http_proxy="http://p:3128", no_proxy="192.0.2.9") == "PASS"
     assert proxy(bench) == "PASS"
+
+
+def test_a_node_on_which_no_service_runs_yet_is_not_undetermined(bench):
+    document = bench.doc(cmds={"uname -r": "6.8\n"}, collector={"services": 0})
+
+    seen = bench.judge(document)
+
+    for check in ("mem-memlock", "mem-free", "mc-master-reach", "mc-proxy-env"):
+        assert seen.status(check) == "SKIP", check
