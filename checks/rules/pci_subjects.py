@@ -158,7 +158,7 @@ def _without_rdma(node: Node) -> set[str]:
             found.add(bdf_of_netdev(node.facts, netdev))
         except Unread:
             continue
-    return found - set(_bridges(node.facts))
+    return found - set(_bridges(node.facts)) - {each.bdf for each in gpus(node)}
 
 
 def _netdevs(node: Node) -> list[str]:

@@ -289,3 +289,15 @@ def test_soft_roce_is_no_pci_device(bench):
 
     for check in ("pcie-link-nic", "pcie-power", "pcie-aer", "iommu-dmar-fault"):
         assert seen.status(check) == "SKIP"
+
+
+def test_f29_a_gpu_that_only_its_vendor_tells_is_no_nic(bench):
+    cmds = {
+        f"lspci -Dvvv -s {GPU}": listing("Speed 2.5GT/s (downgraded), Width x16 (ok)")
+    }
+    doc = bench.doc(cmds=cmds, files={f"{PCI}/{GPU}/vendor": "0x10de\n"})
+
+    seen = bench.judge(doc)
+
+    assert seen.one("pcie-link-gpu").severity == "info"
+    assert seen.status("pcie-link-nic") == "UNKNOWN"
