@@ -59,7 +59,7 @@ FILES = (
     "/proc/cmdline /proc/modules /proc/mounts /proc/meminfo /proc/uptime /proc/version"
     " /proc/stat /proc/net/route /proc/driver/nvidia/version /proc/driver/nvidia/params"
     " /etc/os-release /etc/hosts /etc/hostname /etc/default/grub /etc/kernel/cmdline"
-    " /etc/iproute2/rt_tables /run/reboot-required"
+    " /etc/iproute2/rt_tables /run/reboot-required /var/lib/kubelet/config.yaml"
     " /proc/sys/vm/max_map_count /proc/sys/vm/nr_hugepages /proc/sys/vm/swappiness"
     " /proc/sys/vm/zone_reclaim_mode /proc/sys/vm/overcommit_memory"
     " /proc/sys/vm/min_free_kbytes /proc/sys/kernel/numa_balancing"
@@ -815,6 +815,9 @@ def read_kubernetes(collector: Collector, pool: Any) -> None:
         ["kubectl"] + list(every),
         ["kubectl", "get", "network-attachment-definitions", "-A", "-o", "json"],
         ["kubectl", "get", "sriovnetworknodestates", "-A", "-o", "json"],
+        ["kubectl", "get", "nicclusterpolicies", "-o", "json"],
+        ["kubectl", "get", "networkpolicies", "-A", "-o", "json"],
+        ["kubectl", "get", "namespaces", "-o", "json"],
     ]
     list(pool.map(lambda argv: collector.run(*argv), jobs))
 

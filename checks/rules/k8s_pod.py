@@ -329,7 +329,8 @@ def _logged(facts: Facts, pod: Object) -> str:
     return ""
 
 
-def _service_pods(node: Node) -> list[Subject[Object]]:
+def service_pods(node: Node) -> list[Subject[Object]]:
+    """Pods of Mooncake or of an engine, and those that ask for RDMA devices."""
     every = _pods(node)
     found = [s for s in every if _is_service(s.item)]
     if every and not found:
@@ -359,7 +360,7 @@ def _proxied(node: Node) -> list[Subject[Object]]:
         for each in _namespaces(node.facts)
     ]
     try:
-        return [*_service_pods(node), *namespaces]
+        return [*service_pods(node), *namespaces]
     except (Unread, NotHere):
         if not namespaces:
             raise
@@ -426,7 +427,7 @@ def _injection(namespace: Object) -> Outcome:
     fix=("dnsPolicy: ClusterFirstWithHostNet",),
     source=("Mooncake: deployment guide",),
     needs=(_POD,),
-    over=_service_pods,
+    over=service_pods,
 )
 def host_network(node: Node, pod: Object) -> Outcome:
     spec = part(pod, "spec")
@@ -452,7 +453,7 @@ def host_network(node: Node, pod: Object) -> Outcome:
     ),
     source=("R83", "R62 llm-d PR#2442"),
     needs=(_POD,),
-    over=_service_pods,
+    over=service_pods,
 )
 def pod_caps(node: Node, pod: Object) -> Outcome:
     containers = items(part(pod, "spec"), "containers")

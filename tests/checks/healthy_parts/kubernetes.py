@@ -4,6 +4,10 @@ import json
 
 GIB = 1 << 30
 CNI = "/etc/cni/net.d"
+KUBELET = "/var/lib/kubelet/config.yaml"
+OPERATOR = "kubectl get nicclusterpolicies -o json"
+POLICIES = "kubectl get networkpolicies -A -o json"
+CONFIG = "kind: KubeletConfiguration\ntopologyManagerPolicy: {}\n"
 
 
 def _status(plan):
@@ -135,6 +139,26 @@ def _sriov(plan):
     }
 
 
+def _operator():
+    return {
+        "kind": "NicClusterPolicy",
+        "metadata": {"name": "nic-cluster-policy"},
+        "status": {"state": "ready"},
+    }
+
+
+def _policy():
+    ports = [
+        {"protocol": "TCP", "port": 12001},
+        {"protocol": "TCP", "port": 15000, "endPort": 17000},
+    ]
+    return {
+        "kind": "NetworkPolicy",
+        "metadata": {"namespace": "kv", "name": "transfers"},
+        "spec": {"podSelector": {}, "ingress": [{"ports": ports}]},
+    }
+
+
 def _list(rows):
     return json.dumps({"kind": "List", "items": rows})
 
@@ -167,6 +191,8 @@ def cmds(plan):
         pods_line(plan): _list(pods),
         nads: _list(_nads(plan)),
         "kubectl get sriovnetworknodestates -A -o json": _list([_sriov(plan)]),
+        OPERATOR: _list([_operator()]),
+        POLICIES: _list([_policy()]),
         "kubectl exec -n kv mooncake-store -- show_gids": _show_gids(plan),
     }
 
@@ -174,6 +200,7 @@ def cmds(plan):
 def files(plan):
     return {
         CNI: ("00-multus.conf", "05-cilium.conflist", "multus.d"),
+        KUBELET: CONFIG.format("single-numa-node"),
         "/proc/sys/net/ipv4/ip_forward": "1\n",
         "/proc/sys/net/bridge/bridge-nf-call-iptables": "1\n",
         "/proc/sys/net/netfilter/nf_conntrack_count": "41280\n",
@@ -330,6 +357,14 @@ def _not_synced(loaded, plan):
     }
 
 
+def _operator_fails(loaded, plan):
+    loaded["items"][0]["status"]["state"] = "notReady"
+
+
+def _forgets_a_port(loaded, plan):
+    del loaded["items"][0]["spec"]["ingress"][0]["ports"][1]["endPort"]
+
+
 STORE = "kv/mooncake-store"
 COUNT = "/proc/sys/net/netfilter/nf_conntrack_count"
 MUTANTS = [
@@ -396,6 +431,17 @@ MUTANTS = [
         "subject": "kv/rail5",
         "change": _of_nads(_same_range),
         "note": "mtu",
+    },
+    {"check": "k8s-mlx-operator", "change": _edited(OPERATOR, _operator_fails)},
+    {
+        "check": "k8s-networkpolicy",
+        "subject": STORE,
+        "change": _edited(POLICIES, _forgets_a_port),
+    },
+    {
+        "check": "k8s-topology-manager",
+        "status": "WARN",
+        "change": _file(KUBELET, CONFIG.format("none")),
     },
     {"check": "k8s-cni-conf-order", "change": _renamed},
     {"check": "k8s-cni-conf-order", "change": _not_first, "note": "first"},

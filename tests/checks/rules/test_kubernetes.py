@@ -459,3 +459,35 @@ def test_a_plugin_that_is_not_ready_fails(bench):
     assert verdict() == "PASS"
     assert verdict(ready="False") == "FAIL"
     assert verdict(restarts=40) == "WARN"
+
+
+def policy(bench, *ports, selector=None):
+    each = {
+        "metadata": {"namespace": "kv", "name": "p"},
+        "spec": {"podSelector": selector or {}, "ingress": [{"ports": list(ports)}]},
+    }
+    cmds = {
+        GET: json.dumps(pod(None, "", name="mooncake-0", containers=[])),
+        "kubectl get netpol -A -o json": json.dumps({"items": [each]}),
+    }
+    return bench.judge(bench.doc(cmds=cmds)).status("k8s-networkpolicy")
+
+
+def test_a_policy_that_forgets_the_ports_of_the_engine_fails(bench):
+    both = {"port": 12001}, {"port": 15000, "endPort": 17000}
+
+    assert policy(bench, *both) == "PASS"
+    assert policy(bench, both[0]) == "FAIL"
+    assert policy(bench) == "PASS"
+    assert policy(bench, both[0], selector={"matchLabels": {"app": "x"}}) == "PASS"
+    odd = {"matchExpressions": [{"key": "app", "operator": "Exists"}]}
+    assert policy(bench, *both, selector=odd) == "UNKNOWN"
+
+
+def test_an_operator_that_is_not_ready_fails(bench):
+    line = "kubectl get nicclusterpolicy -o json"
+    each = {"metadata": {"name": "n"}, "status": {"state": "notReady"}}
+
+    seen = bench.judge(bench.doc(cmds={line: json.dumps(each)}))
+
+    assert seen.status("k8s-mlx-operator") == "FAIL"
