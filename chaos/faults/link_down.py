@@ -136,7 +136,8 @@ def kept(host: Host, device: str) -> list[Step]:
         return []
     again = _addresses(host, device)
     for family in _FAMILIES:
-        for row in _rows(host, ("ip", family, "-j", "route", "show", "dev", device)):
+        show = ("ip", family, "-j", "route", "show", "table", "all", "dev", device)
+        for row in _rows(host, show):
             again += _route(device, family, row)
     return [Step(do=action, undo=action) for action in again]
 
@@ -162,6 +163,7 @@ _WORDS = (
     ("scope", "scope"),
     ("prefsrc", "src"),
     ("metric", "metric"),
+    ("table", "table"),  # of a rail's own, where the source decides the way
 )
 
 

@@ -42,6 +42,9 @@ _SYSTEM_MOUNTS = re.compile(
     r"/|/(boot|dev|etc|home|proc|run|sys|tmp|usr|var)|/dev/shm|/var/(lib|log|tmp)"
 )
 _LEAST_FREE_BYTES = 256 << 20
+#: What packets that nobody has a rule for are routed by. Where a rule sends those for
+#: the controller to another table, its devices are carriers, and closed as such.
+_TABLES = frozenset({"main", "default", "local", "0", "all", "253", "254", "255"})
 _MOST_WORKERS = 256
 
 
@@ -265,8 +268,16 @@ def _ip(facts: HostFacts, argv: Sequence[str]) -> str:
             return _device(facts, name, "an address")
         case ["route", "replace", target, *rest] if "dev" in rest[:-1]:
             name = rest[rest.index("dev") + 1]
-            return _device(facts, name, "a route") or _captured(facts, target)
+            refusal = _device(facts, name, "a route")
+            return refusal or ("" if _aside(rest) else _captured(facts, target))
     return f"the guard does not know ip {' '.join(words)}"
+
+
+def _aside(words: Sequence[str]) -> bool:
+    """Whether a route is in a table that only packets with a rule for it see."""
+    tables = {value for word, value in pairwise(words) if word == "table"}
+    plain = all(re.fullmatch(r"[1-9]\d*|[A-Za-z_][\w.-]*", name) for name in tables)
+    return bool(tables) and plain and not tables & _TABLES
 
 
 def _captured(facts: HostFacts, target: str) -> str:

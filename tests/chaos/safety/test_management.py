@@ -158,6 +158,12 @@ CUTS = {
     "a default route over a rail": run(
         *words("ip route replace default via 198.18.10.9 dev rail0")
     ),
+    **{
+        f"a default route over a rail in table {table}": run(
+            *words(f"ip route replace default dev rail0 table {table}")
+        )
+        for table in ("main", "254", "0xfe", "0376", "101 table main")
+    },
     "a rule of routing": run("ip", "rule", "add", "blackhole"),
     "deleting the management device": run("ip", "link", "del", "mgmt0"),
     "moving it to another namespace": link("dev", "mgmt0", "netns", "7"),
@@ -282,6 +288,9 @@ FAULTS = {
     "a pause": [Step(do=signal(900, 5, "STOP"), undo=signal(900, 5, "CONT"))],
     "a route that comes back": [
         Step(do=run(*words("ip -4 route replace 10.1.0.0/16 via 10.0.0.1 dev rail0")))
+    ],
+    "a default route in the table of a rail": [
+        Step(do=run(*words("ip -4 route replace default dev rail0 table 101")))
     ],
     "a limit of memory": [
         Step(

@@ -295,6 +295,8 @@ def _wire(pids) -> None:
         _output([*enter, "link", "set", "lo", "up"])
         words = ["route", "add", "10.99.0.0/16", "via", f"10.77.2.{via}"]
         _output([*enter, *words, "dev", "rail0", "metric", "7"])
+        words = ["route", "add", "default", "via", f"10.77.2.{via}", "dev", "rail0"]
+        _output([*enter, *words, "table", "101"])  # as hosts of several rails have it
 
 
 def _host(name, roles, side, pid, state: Path) -> Host:

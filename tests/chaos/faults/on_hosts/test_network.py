@@ -43,6 +43,7 @@ def test_nic_down_silences_a_rail_and_gives_back_addresses_and_routes(pair) -> N
     assert pair.read().end != "ok"
     assert pair.read(plane="rail1").end == "ok"
     assert "10.99.0.0" not in pair.state("a")["routes"]
+    assert "table 101" not in pair.state("a")["routes"]
     assert fault.probe().effect == 1
     undo(pair, fault, before)
     assert fault.probe().effect == 0
