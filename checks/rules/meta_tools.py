@@ -55,6 +55,7 @@ _WRITE_ONLY = ("/sys/", "/dev/")
     needs=("the return code of every command",),
 )
 def tools(node: Node, _: None) -> Outcome:
+    _refuse_without_facts(node.facts)
     absent = _absent(node.facts)
     judged = [programs for programs in NEEDED if not absent.keys().isdisjoint(programs)]
     if not judged:
@@ -67,6 +68,12 @@ def tools(node: Node, _: None) -> Outcome:
         return ok(f"all {len(judged)} are installed{more}", expected)
     told = "; ".join(_told(programs) for programs in gone)
     return bad(f"not installed: {told}{more}", expected)
+
+
+def _refuse_without_facts(facts: Facts) -> None:
+    """Where nothing could be read, it is not known either what the reason is."""
+    if not facts.tells_something:
+        raise Unread("missing", "facts", "nothing could be read on this node")
 
 
 def _absent(facts: Facts) -> dict[str, bool]:
@@ -112,8 +119,7 @@ def _dependants(programs: tuple[str, ...]) -> set[str]:
     needs=("collector.euid", "what was denied"),
 )
 def privilege(node: Node, _: None) -> Outcome:
-    if not node.facts.tells_something:
-        raise Unread("missing", "facts", "nothing could be read on this node")
+    _refuse_without_facts(node.facts)
     euid = node.facts.collector.get("euid")
     denied = list(dict.fromkeys(_denied(node.facts, root=euid == 0)))
     shown = ", ".join(denied[:6]) + (f" and {len(denied) - 6} more" * (len(denied) > 6))
