@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from checks.facts import Facts, Unread, derived
 from checks.parse.ip_addr import links
-from checks.parse.ovs_log import LOG
+from checks.parse.ovs_log import events
 
 RUN = "/run/openvswitch"
 _PROGRAMS = ("ovs-vsctl", "ovs-appctl", "ovs-ofctl")
@@ -42,7 +42,7 @@ def _directory(facts: Facts) -> bool | None:
 
 def _has_log(facts: Facts) -> bool:
     try:
-        return bool(facts.text(LOG))
+        return bool(events(facts))
     except Unread:
         return False
 

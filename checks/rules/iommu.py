@@ -24,7 +24,14 @@ from checks.parse.kernel_log import kernel_log
 from checks.parse.lspci import Device, devices
 from checks.ports import PCI
 from checks.rules.declare import NotHere, Subject, check, compared
-from checks.rules.pci_subjects import Function, each_function, gpus, is_vm, nics
+from checks.rules.pci_subjects import (
+    Function,
+    each_function,
+    gpus,
+    is_vm,
+    nics,
+    unplaced_nics,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,7 +73,7 @@ def domain_of(facts: Facts, function: Function) -> str:
 def _each_domain(node: Node) -> list[Subject[Function]]:
     """NICs and GPUs; without any, every device whose domain was collected."""
     try:
-        found = each_function(node)
+        found = each_function(node) + unplaced_nics(node, TYPE)
     except Unread:
         found = []
         for path in node.facts.matching(f"{PCI}/*/{TYPE}"):
@@ -337,7 +344,7 @@ def acs_unreadable(node: Node, device: Device | Unread) -> Outcome:
 def _each_translating(node: Node) -> list[Subject[Device | Unread]]:
     """In a virtual machine: NICs, and whatever else tells of ATS."""
     virtual = is_vm(node)
-    if virtual is None:
+    if virtual is None or not node.facts.tells_something:
         raise Unread("missing", "systemd-detect-virt", "not collected")
     if not virtual:
         return [Subject(item=Unread("absent", "ATS", "bare metal"))]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from checks.facts import Unread
+from checks.facts import Facts, Unread
 from checks.finding import Outcome, bad, ok, unknown
 from checks.gids import Era, asked_index, choose, era, is_overlay, version_of
-from checks.parse.gid_table import V2
+from checks.parse.gid_table import V2, show_gids
 from checks.parse.ip_addr import links
 from checks.parse.services import services
 from checks.parse.wheel_version import mooncake_version
@@ -44,6 +44,23 @@ _UNUSABLE = frozenset({"deprecated", "tentative", "dadfailed"})
 _AUTO = frozenset({"auto", "-1"})
 
 
+def _each_port_or_none(node: Node) -> list[Any]:
+    """Ports; the node where nothing tells of ports but `show_gids`, which has none."""
+    try:
+        return list(each_port(node))
+    except Unread:
+        if not _lists_nothing(node.facts):
+            raise
+        return [Subject(item=None)]
+
+
+def _lists_nothing(facts: Facts) -> bool:
+    try:
+        return not show_gids(facts)
+    except Unread:
+        return False
+
+
 @check(
     "roce-gid-table",
     group="roce",
@@ -57,9 +74,11 @@ _AUTO = frozenset({"auto", "-1"})
     needs=TABLE,
     requires=("nic-link-type", "nic-port-state", "nic-netdev-oper"),
     follows=("route-nic-has-ip",),
-    over=each_port,
+    over=_each_port_or_none,
 )
-def gids(node: Node, port: Port) -> Outcome:
+def gids(node: Node, port: Port | None) -> Outcome:
+    if port is None:
+        return bad("show_gids lists no GID of any port", "at least one GID")
     told = not_roce(port)
     if told is not None:
         return told
