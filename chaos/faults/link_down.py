@@ -1,9 +1,10 @@
 """nic_down and flap on hosts: a rail's device is set down, once or again and again.
 
-The kernel forgets more than the link when a device goes down: its IPv6 addresses, and
-every route that it did not make itself. Both are read before, and put back with the
-link. A device that others use is not taken down for one of them: the guard refuses
-those that carry management, and the plan names the roles that share it.
+The kernel forgets more than the link when a device goes down: its IPv6 addresses,
+every route that it did not make itself, in any table, and neighbours that an operator
+wrote down. All of it is read before, and put back with the link. A device that others
+use is not taken down for one of them: the guard refuses those that carry management,
+and the plan names the roles that share it.
 """
 
 from __future__ import annotations
@@ -139,6 +140,7 @@ def kept(host: Host, device: str) -> list[Step]:
         show = ("ip", family, "-j", "route", "show", "table", "all", "dev", device)
         for row in _rows(host, show):
             again += _route(device, family, row)
+        again += _neighbours(host, device, family)
     return [Step(do=action, undo=action) for action in again]
 
 
@@ -150,6 +152,19 @@ def _addresses(host: Host, device: str) -> list[Action]:
         run("ip", "-6", "addr", "replace", _prefix(info), "dev", device, "nodad")
         for info in found
         if "local" in info and not info.get("dynamic")
+    ]
+
+
+def _neighbours(host: Host, device: str, family: str) -> list[Action]:
+    """Those without a term; what the kernel learned it learns again."""
+    argv = ("ip", family, "-j", "neigh", "show", "dev", device, "nud", "permanent")
+    return [
+        run(
+            *("ip", family, "neigh", "replace", str(row["dst"])),
+            *("lladdr", str(row["lladdr"]), "nud", "permanent", "dev", device),
+        )
+        for row in _rows(host, argv)
+        if row.get("lladdr")
     ]
 
 

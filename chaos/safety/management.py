@@ -266,6 +266,8 @@ def _ip(facts: HostFacts, argv: Sequence[str]) -> str:
             "nodad",
         ]:
             return _device(facts, name, "an address")
+        case ["neigh", "replace", _, "lladdr", _, "nud", "permanent", "dev", name]:
+            return _device(facts, name, "a neighbour")
         case ["route", "replace", target, *rest] if "dev" in rest[:-1]:
             name = rest[rest.index("dev") + 1]
             refusal = _device(facts, name, "a route")

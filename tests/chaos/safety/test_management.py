@@ -165,6 +165,10 @@ CUTS = {
         for table in ("main", "254", "0xfe", "0376", "101 table main")
     },
     "a rule of routing": run("ip", "rule", "add", "blackhole"),
+    "a neighbour on the management device": run(
+        *words("ip neigh replace 198.19.8.1 lladdr 02:00:00:00:00:09"),
+        *words("nud permanent dev mgmt0"),
+    ),
     "deleting the management device": run("ip", "link", "del", "mgmt0"),
     "moving it to another namespace": link("dev", "mgmt0", "netns", "7"),
     "renaming it": link("dev", "mgmt0", "name", "rail9"),

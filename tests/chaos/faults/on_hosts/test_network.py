@@ -35,11 +35,20 @@ def test_a_healthy_pair_talks_and_is_its_own_baseline(pair) -> None:
     assert pair.children() == []
 
 
+_AT = ("lladdr", "02:00:00:00:00:09")
+
+
 def test_nic_down_silences_a_rail_and_gives_back_addresses_and_routes(pair) -> None:
+    agent = pair.of("store-0").agent
+    neighbours = ["ip", "neigh", "show", "dev", "rail0", "nud", "permanent"]
+    agent.run(["ip", "neigh", "add", "10.77.2.9", *_AT, *neighbours[3:]])
+    written = agent.run(neighbours).stdout
     before = pair.states()
     fault = on_hosts.nic_down(pair, "store-0", "rail0")
     fault.inject()
 
+    assert "10.77.2.9" in written
+    assert agent.run(neighbours).stdout == ""
     assert pair.read().end != "ok"
     assert pair.read(plane="rail1").end == "ok"
     assert "10.99.0.0" not in pair.state("a")["routes"]
@@ -47,6 +56,7 @@ def test_nic_down_silences_a_rail_and_gives_back_addresses_and_routes(pair) -> N
     assert fault.probe().effect == 1
     undo(pair, fault, before)
     assert fault.probe().effect == 0
+    assert agent.run(neighbours).stdout == written
 
 
 def test_a_flapping_rail_changes_its_carrier_again_and_again(pair) -> None:
