@@ -111,6 +111,19 @@ def test_a_bond_of_which_only_one_member_is_shown_is_unknown(bench):
     assert seen.statuses("ovs-bond-members") == {"bond0/p0": "UNKNOWN"}
 
 
+def test_a_member_that_only_lacp_tells_of_is_no_pass_beside_a_cut_bond(bench):
+    cmds = {
+        "ovs-appctl bond/show": F05[: F05.index("ember p1")],
+        "ovs-appctl lacp/show": LACP.format(
+            state="current attached", partner="02:00:5e:00:53:fe"
+        ),
+    }
+
+    seen = bench.judge(bench.doc(cmds=cmds))
+
+    assert seen.status("ovs-bond-members", "bond0/p1") == "UNKNOWN"
+
+
 def test_a_database_without_bonds_has_no_members_to_judge(bench):
     port = {"data": [["p0", ["uuid", "i1"]]], "headings": ["name", "interfaces"]}
     cmds = {f"{LIST} Port": json.dumps(port), "ovs-appctl bond/show": ""}
