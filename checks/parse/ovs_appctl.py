@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _BOND = re.compile(r"^---- (\S+) ----$")
 _MEMBER = re.compile(r"^(?:member|slave) (\S+): (\w+)$")
 _MAY = re.compile(r"^\s+may_enable: (true|false)$")
+_LACP_STATUS = re.compile(r"^lacp_status: (negotiated|configured)$")
 _LACP_MEMBER = re.compile(r"^(?:member|slave): (\S+): (\w+(?: \w+)*)$")
 _PARTNER = re.compile(r"^\s+partner sys_id: (\S+)$")
 _LOOKUPS = re.compile(r"^\s*lookups: hit:(\d+) missed:(\d+) lost:(\d+)\s*$")
@@ -40,6 +41,7 @@ class Member:
     name: str
     state: str
     may_enable: bool
+    speaks_lacp: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,19 +67,26 @@ class Lookups:
 def parse_bonds(text: str) -> tuple[Member, ...]:
     """Members of all bonds. Every one must tell `may_enable`, else it is cut off."""
     found: list[Member] = []
-    bond, member, state = "", "", ""
+    bond, member, state, speaks = "", "", "", False
     for line in text.splitlines():
         header, leg, may = _BOND.match(line), _MEMBER.match(line), _MAY.match(line)
         if (header or leg) and member:
             raise Garbled("bond/show", f"member {member} does not tell may_enable")
         if header:
-            bond = header[1]
+            bond, speaks = header[1], False
+        elif _LACP_STATUS.match(line):
+            speaks = True
         elif leg:
             member, state = leg[1], leg[2]
         elif may and member:
-            enabled = may[1] == "true"
             found.append(
-                Member(bond=bond, name=member, state=state, may_enable=enabled)
+                Member(
+                    bond=bond,
+                    name=member,
+                    state=state,
+                    may_enable=may[1] == "true",
+                    speaks_lacp=speaks,
+                )
             )
             member = ""
     if member or not bond or not any(each.bond == bond for each in found):

@@ -140,6 +140,9 @@ def bond_members(node: Node, leg: Leg) -> Outcome:
         return bad(", ".join(wrong), wanted)
     if leg.told is None and (leg.lacp is None or asked(node.facts, "bond/show")):
         raise Unread("missing", "ovs-appctl bond/show", f"it tells no {leg.name}")
+    speaks = leg.told is not None and leg.told.speaks_lacp
+    if speaks and leg.lacp is None and asked(node.facts, "lacp/show"):
+        raise Unread("missing", "ovs-appctl lacp/show", f"it tells no {leg.name}")
     beside = [key for key in _legs(node.facts) if key[0] == leg.bond]
     if len(beside) < 2:
         told = f"only {leg.name} of {leg.bond} is shown"

@@ -124,6 +124,17 @@ def test_a_member_that_only_lacp_tells_of_is_no_pass_beside_a_cut_bond(bench):
     assert seen.status("ovs-bond-members", "bond0/p1") == "UNKNOWN"
 
 
+def test_a_bond_that_speaks_lacp_needs_every_member_in_it(bench):
+    healthy = F05.replace("disabled", "enabled").replace(": false", ": true")
+    whole = LACP.format(state="current attached", partner="02:00:5e:00:53:fe")
+    for at in (0, 30, whole.index("member: p1")):
+        cmds = {"ovs-appctl bond/show": healthy, "ovs-appctl lacp/show": whole[:at]}
+        seen = bench.judge(bench.doc(cmds=cmds))
+        assert "PASS" not in [
+            f.status.value for f in seen.all("ovs-bond-members", "bond0/p1")
+        ]
+
+
 def test_a_database_without_bonds_has_no_members_to_judge(bench):
     port = {"data": [["p0", ["uuid", "i1"]]], "headings": ["name", "interfaces"]}
     cmds = {f"{LIST} Port": json.dumps(port), "ovs-appctl bond/show": ""}
