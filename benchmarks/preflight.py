@@ -117,11 +117,12 @@ def judge(directory: Path) -> dict[str, Any]:
     """Loads and judges a directory, in this process; times, memory, counts."""
     from checks.documents import load_documents
     from checks.judge import judge as judged
+    from checks.shares import processors
 
     began = time.monotonic()
     documents = load_documents([directory])
     loaded = time.monotonic()
-    report = judged(documents)
+    report = judged(documents, processes=processors())
     ended = time.monotonic()
     pairs = sum(
         int(found[1])

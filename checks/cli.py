@@ -36,19 +36,20 @@ _OPTIONAL_WORDS = frozenset(
     {"run", "collect", "judge", "explain", "list-checks", "learn"}
 )
 
-app = typer.Typer(
-    name="preflight",
-    help="Judges a node, and its likeness to its peers, before it joins a rollout.",
-    epilog=_EXITS,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
-
 
 def _examples(*lines: str) -> str:
     shown = "\n".join(f"  {line}" for line in lines)
     return f"\b\nExamples:\n{shown}\n{_EXITS}"
+
+
+app = typer.Typer(
+    name="preflight",
+    help="Judges a node, and its likeness to its peers, before it joins a rollout.",
+    epilog=_examples("preflight", "preflight judge fleet/*.json --profile golden.yaml"),
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
 
 
 InventoryFile = Annotated[
@@ -345,6 +346,7 @@ class _Asked:
     ) -> Report:
         from checks.baseline import load_baseline
         from checks.judge import judge as judged
+        from checks.shares import processors
 
         return judged(
             found,
@@ -355,6 +357,7 @@ class _Asked:
             expect=_expect(hosts),
             previous=load_baseline(self.baseline) if self.baseline else None,
             today=dt.datetime.now(tz=dt.UTC).date(),
+            processes=processors(),
         )
 
     def finish(

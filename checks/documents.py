@@ -8,6 +8,7 @@ import sys
 from pathlib import Path  # noqa: TC003 - part of the public signature
 from typing import TYPE_CHECKING, Any
 
+from checks.cycles import without_collector
 from checks.errors import UsageError
 from checks.facts import documents
 from checks.framing import NoDocument, decode
@@ -24,9 +25,10 @@ def load_documents(paths: Sequence[Path]) -> list[Mapping[str, Any]]:
     """
     found: list[Mapping[str, Any]] = []
     pool = _Pool()
-    for path in paths:
-        for each in sorted(path.glob("*.json*")) if path.is_dir() else [path]:
-            found += map(pool.shared, documents(_loaded(each), str(each)))
+    with without_collector():
+        for path in paths:
+            for each in sorted(path.glob("*.json*")) if path.is_dir() else [path]:
+                found += map(pool.shared, documents(_loaded(each), str(each)))
     if not found:
         named = ", ".join(str(path) for path in paths) or "no file"
         raise UsageError(f"there is no facts document in {named}")

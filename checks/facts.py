@@ -369,6 +369,13 @@ class Facts:
             raise Unread(refusal.kind, refusal.what, refusal.reason)
         return value  # type: ignore[no-any-return]
 
+    def forget(self) -> None:
+        """Drops what was derived; it is derived anew where it is asked for again."""
+        self._commands = self._paths = None
+        for cache in (self._places, self._found, self._cache, self._credits):
+            cache.clear()
+        self._reads.clear()
+
     def _built(
         self, build: Callable[[], Any]
     ) -> tuple[Any, Unread | None, tuple[str, ...]]:
@@ -376,7 +383,7 @@ class Facts:
             try:
                 return build(), None
             except Unread as error:
-                return None, error
+                return None, error.with_traceback(None)
 
         (value, refusal), credit = self.credited(attempt)
         return value, refusal, credit

@@ -11,35 +11,28 @@ import datetime as dt
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from checks.cohort import Baseline, Cohort, baseline, cohorts
+from checks.cycles import without_collector
 from checks.facts import Facts, Unread
-from checks.finding import (
-    SEVERITIES,
-    Finding,
-    Outcome,
-    Severity,
-    Status,
-    Waived,
-    bad,
-    ok,
-    skip,
-    unknown,
-)
+from checks.finding import Finding, Outcome, Status, Waived, bad, ok, skip, unknown
+from checks.hearing import Heard, Hearing, Reads, key_of, told_of_own_fault
 from checks.node import Node
 from checks.profile import Expect, Profile, Waiver, matches
 from checks.report import Report
 from checks.rules import all_rules
 from checks.rules.declare import Judged, NotHere, Rule, Subject
+from checks.shares import MOST_JOBS, shared_out
 
 if TYPE_CHECKING:
     from checks.rails import RailName
 
 REACHABLE = "meta-reachable"
+FEW_NODES = 64
+"""Fewer are judged sooner by one process than a second one is started."""
 Previous = Mapping[tuple[str, str, str], str]
 """Values of a saved baseline by (node, check, compare key)."""
 
@@ -54,6 +47,7 @@ def judge(
     expect: Mapping[str, Expect] | None = None,
     previous: Previous | None = None,
     today: dt.date = dt.date.min,
+    processes: int = 1,
 ) -> Report:
     """Judges facts documents, one a node.
 
@@ -67,6 +61,7 @@ def judge(
         expect: what single nodes must hold, by hostname; wins over the profile.
         previous: a saved baseline; what changed since is a warning.
         today: decides which waivers have expired; by default none.
+        processes: how many may judge a fleet; the report does not depend on it.
     """
     profile = profile or Profile()
     given = _Given(nics=tuple(nics), rails=rails or {}, expect=expect or {})
@@ -76,15 +71,25 @@ def judge(
         for rule in (all_rules() if rules is None else rules)
         if rule.id not in profile.disable
     ]
-    court = _Court(nodes=nodes, profile=profile, previous=previous or {})
-    for rule in chosen:
-        court.hear(rule)
-    findings = court.findings
-    _collapse(findings, chosen)
+    court = _Court(
+        nodes=nodes,
+        rules=chosen,
+        profile=profile,
+        previous=previous or {},
+        kept=frozenset(id(each) for each in documents if isinstance(each, Facts)),
+    )
+    with without_collector():
+        court.sit(processes)
+        return _reported(court, today)
+
+
+def _reported(court: _Court, today: dt.date) -> Report:
+    findings, profile = court.findings, court.profile
+    _collapse(findings, court.rules)
     expired = _waive(findings, profile.waivers, today)
     findings.sort(key=lambda f: (f.node, f.id, f.subject))
     return Report(
-        nodes=tuple(node.name for node in nodes),
+        nodes=tuple(node.name for node in court.nodes),
         cohorts={c.name: tuple(n.name for n in c.nodes) for c in court.cohorts},
         findings=tuple(findings),
         profile=profile,
@@ -141,66 +146,111 @@ def _place(facts: Facts, counts: Mapping[str, int]) -> tuple[str, str]:
 
 @dataclass(slots=True, kw_only=True)
 class _Court:
-    """Hears rules one after the other and keeps what they found."""
+    """Hears nodes and fleet, compares, and keeps what was found."""
 
     nodes: tuple[Node, ...]
+    rules: Sequence[Rule]
     profile: Profile
     previous: Previous
+    kept: frozenset[int]
+    """Identities of facts that the caller holds: what is derived of them is kept."""
     findings: list[Finding] = field(default_factory=list)
     own_faults: list[str] = field(default_factory=list)
     cohorts: tuple[Cohort, ...] = ()
     reachable: tuple[Node, ...] = ()
-    _sources: dict[tuple[str, ...], tuple[str, ...]] = field(default_factory=dict)
+    hearing: Hearing = field(init=False)
 
     def __post_init__(self) -> None:
         self.reachable = tuple(n for n in self.nodes if not _is_lost(n))
+        self.hearing = Hearing(
+            rules={rule.id: rule for rule in self.rules}, severity=self.profile.severity
+        )
+
+    def sit(self, processes: int) -> None:
+        """Hears everybody; the same comes of it with any number of processes."""
+        jobs = _parts(self.reachable, processes)
+        alone = [rule for rule in self.rules if rule.scope != "fleet"]
+
+        def hear(job: int) -> list[Heard]:
+            return [self._hear_node(node, alone) for node in jobs[job]]
+
+        every = shared_out(
+            len(jobs),
+            hear,
+            helpers=min(processes, len(jobs)) - 1,
+            encode=self.hearing.packed,
+            decode=lambda job, packed: self.hearing.unpacked(
+                packed, [node.name for node in jobs[job]]
+            ),
+            meanwhile=self._hear_together,
+        )
+        heard = [one for part in every for one in part]
+        for one in heard:
+            self.findings += one.findings
+            self.own_faults += one.own_faults
+        self._compare_all(heard)
+
+    def _hear_node(self, node: Node, rules: Sequence[Rule]) -> Heard:
+        heard = self.hearing.hear(node, rules)
+        if id(node.facts) not in self.kept:
+            node.facts.forget()
+        return heard
+
+    def _hear_together(self) -> None:
+        """What needs all nodes: their cohorts, the fleet, and those who are lost."""
         self.cohorts = cohorts(self.reachable)
+        for rule in self.rules:
+            self._hear_lost(rule)
+            if rule.scope == "fleet":
+                self._hear_fleet(rule)
 
-    def hear(self, rule: Rule) -> None:
-        if rule.id == REACHABLE:
-            self._hear_each(rule, self.nodes)
-            return
+    def _hear_lost(self, rule: Rule) -> None:
         for node in self.nodes:
-            if _is_lost(node):
-                self._add(rule, node, Subject(item=None), skip("not collected"), ())
-                self.findings[-1].blocked_by = (REACHABLE,)
-        if rule.scope == "node":
-            self._hear_each(rule, self.reachable)
-        elif rule.scope == "cohort":
+            if not _is_lost(node):
+                continue
+            if rule.id == REACHABLE:
+                heard = self.hearing.hear(node, [rule])
+                self.findings += heard.findings
+                self.own_faults += heard.own_faults
+                continue
+            self._add(rule, node, Subject(item=None), skip("not collected"), ())
+            self.findings[-1].blocked_by = (REACHABLE,)
+
+    def _compare_all(self, heard: Sequence[Heard]) -> None:
+        said = {node.name: one for node, one in zip(self.reachable, heard, strict=True)}
+        for rule in self.rules:
+            if rule.scope != "cohort":
+                continue
             for cohort in self.cohorts:
-                self._hear_cohort(rule, cohort)
-        else:
-            self._hear_fleet(rule)
+                answers = [
+                    (node, *answer)
+                    for node in cohort.nodes
+                    for answer in said[node.name].answers[rule.id]
+                ]
+                self._compare_cohort(rule, answers)
 
-    def _hear_each(self, rule: Rule, nodes: Iterable[Node]) -> None:
-        for node in nodes:
-            for subject, answer, reads in self._ask(rule, node):
-                outcome = unknown(answer) if isinstance(answer, str) else answer
-                self._add(rule, node, subject, outcome, reads)
-
-    def _hear_cohort(self, rule: Rule, cohort: Cohort) -> None:
-        answers = [
-            (node, subject, answer, reads)
-            for node in cohort.nodes
-            for subject, answer, reads in self._ask(rule, node)
-        ]
+    def _compare_cohort(
+        self,
+        rule: Rule,
+        answers: Sequence[tuple[Node, Subject[Any], Outcome | str, Reads]],
+    ) -> None:
         votes: dict[str, list[tuple[str, str]]] = {}
         for node, subject, answer, _ in answers:
             if isinstance(answer, str):
-                votes.setdefault(_key(subject), []).append((node.name, answer))
+                votes.setdefault(key_of(subject), []).append((node.name, answer))
         bases = {key: baseline(cast) for key, cast in votes.items()}
         for node, subject, answer, reads in answers:
             if isinstance(answer, Outcome):
                 self._add(rule, node, subject, answer, reads)
                 continue
-            base = bases[_key(subject)]
+            base = bases[key_of(subject)]
             outcome = self._compare(rule, node, subject, answer, base)
             self._add(rule, node, subject, outcome, reads, answer, base)
 
     def _compare(
         self, rule: Rule, node: Node, subject: Subject[Any], value: str, base: Baseline
     ) -> Outcome:
-        allowed = node.profile.allowed(rule.id, _key(subject))
+        allowed = node.profile.allowed(rule.id, key_of(subject))
         if allowed is not None:
             wanted = " or ".join(allowed)
             if matches(value, allowed):
@@ -209,7 +259,7 @@ class _Court:
         outcome = _against_peers(value, base)
         if outcome.status not in {Status.PASS, Status.SKIP}:
             return outcome
-        before = self.previous.get((node.name, rule.id, _key(subject)))
+        before = self.previous.get((node.name, rule.id, key_of(subject)))
         if before is not None and before != value:
             return bad(value, f"{before} (saved baseline)", severity="W")
         if outcome.status is Status.SKIP and before is not None:
@@ -239,45 +289,10 @@ class _Court:
         except (Unread, NotHere) as error:
             outcome = skip(error) if isinstance(error, NotHere) else unknown(error)
         except Exception as error:
-            outcome = self._own_fault(rule, "the fleet", error)
+            told = told_of_own_fault(error)
+            self.own_faults.append(f"{rule.id} on the fleet: {told}")
+            outcome = unknown(f"our own fault: {told}")
         return [(Judged(node=node, outcome=outcome), ()) for node in self.reachable]
-
-    def _ask(
-        self, rule: Rule, node: Node
-    ) -> list[tuple[Subject[Any], Outcome | str, tuple[str, ...]]]:
-        """Every subject of a rule on a node with its answer and what was read."""
-        list_ = partial(_listed, rule, node)
-        found, reads = node.facts.credited(partial(self._safely, rule, node, list_))
-        if isinstance(found, Outcome):
-            return [(Subject(item=None), found, reads)]
-        if not found:
-            nothing = unknown("nothing to judge was found on this node")
-            return [(Subject(item=None), nothing, reads)]
-        answers = []
-        for subject in found:
-            decide = partial(rule.decide, node, subject.item)
-            ask = partial(self._safely, rule, node, decide)
-            answer, read = node.facts.credited(ask)
-            # What was read to find the subjects is the evidence where it told all.
-            answers.append((subject, answer, read or reads))
-        return answers
-
-    def _safely(self, rule: Rule, node: Node, ask: Callable[[], Any]) -> Any:
-        try:
-            return ask()
-        except NotHere as error:
-            return skip(error)
-        except Unread as error:
-            return unknown(error)
-        except (
-            Exception
-        ) as error:  # a rule of ours broke: never a verdict, never hidden
-            return self._own_fault(rule, node.name, error)
-
-    def _own_fault(self, rule: Rule, where: str, error: Exception) -> Outcome:
-        told = f"{type(error).__name__}: {error}"
-        self.own_faults.append(f"{rule.id} on {where}: {told}")
-        return unknown(f"our own fault: {told}")
 
     def _add(
         self,
@@ -285,50 +300,26 @@ class _Court:
         node: Node,
         subject: Subject[Any],
         outcome: Outcome,
-        reads: tuple[str, ...],
+        reads: Reads,
         value: str | None = None,
         base: Baseline | None = None,
     ) -> None:
-        severity = self._severity(rule, outcome)
-        self.findings.append(
-            Finding(
-                rule=rule,
-                node=node.name,
-                subject=subject.label,
-                status=severity.status if outcome.status is None else outcome.status,
-                severity=severity,
-                observed=outcome.observed,
-                expected=outcome.expected,
-                source=self._sources.setdefault(reads, reads),
-                touches=subject.touches,
-                own_why=outcome.why,
-                own_fix=outcome.fix,
-                peers=base.histogram if base and base.nodes > 1 else "",
-                value=outcome.value if value is None else value,
-                key=_key(subject),
-            )
+        found = self.hearing.finding(
+            rule, node.name, subject, outcome, reads, value, base
         )
-
-    def _severity(self, rule: Rule, outcome: Outcome) -> Severity:
-        if outcome.severity is Severity.INFO:
-            return Severity.INFO
-        letter = self.profile.severity.get(rule.id)
-        if letter is not None:
-            return SEVERITIES[letter]
-        return outcome.severity or rule.severity
+        self.findings.append(found)
 
 
-def _listed(rule: Rule, node: Node) -> list[Subject[Any]]:
-    return list(rule.over(node))
+def _parts(nodes: Sequence[Node], processes: int) -> list[Sequence[Node]]:
+    """The nodes in order, in parts: one for each process to take several of them."""
+    count = len(nodes)
+    jobs = min(count, MOST_JOBS) if processes > 1 and count >= FEW_NODES else 1
+    return [nodes[at * count // jobs : (at + 1) * count // jobs] for at in range(jobs)]
 
 
 def _is_lost(node: Node) -> bool:
     """Nothing came back from it: unreachable, hung, cut off."""
     return bool(node.facts.collector.get("error"))
-
-
-def _key(subject: Subject[Any]) -> str:
-    return subject.key or subject.label
 
 
 def _against_peers(value: str, base: Baseline) -> Outcome:
@@ -344,15 +335,19 @@ def _against_peers(value: str, base: Baseline) -> Outcome:
 
 
 def _collapse(findings: list[Finding], rules: Sequence[Rule]) -> None:
-    """Turns dependants of what failed into SKIP, and symptoms into non-roots."""
+    """Turns dependants of what failed into SKIP, and symptoms into non-roots.
+
+    Causes are on the same node: where nothing is bad or blocked, nothing changes.
+    """
+    troubled = {f.node for f in findings if f.bad or f.blocked_by}
     at: dict[tuple[str, str], list[Finding]] = {}
     for finding in findings:
-        at.setdefault((finding.node, finding.id), []).append(finding)
-    nodes = sorted({finding.node for finding in findings})
+        if finding.node in troubled:
+            at.setdefault((finding.node, finding.id), []).append(finding)
     for rule in _in_order(rules):
         if not (rule.requires or rule.follows):
             continue
-        for node in nodes:
+        for node in sorted(troubled):
             for finding in at.get((node, rule.id), ()):
                 _block(finding, rule, at)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
+import gc
+import json
 
 import pytest
 
 from checks.cohort import baseline
 from checks.finding import bad, ok, skip, unknown
-from checks.judge import judge
+from checks.judge import FEW_NODES, judge
 from checks.profile import Profile
 from checks.rules.declare import (
     Judged,
@@ -399,3 +401,36 @@ def test_a_majority_needs_more_than_half_of_the_values_and_three_nodes():
     assert baseline(votes[:3]).majority is None
     assert baseline([*votes, ("n4", "b"), ("n4", "b")]).majority is None
     assert baseline(votes).histogram == "a x3, b x1"
+
+
+def test_the_report_does_not_depend_on_the_number_of_processes(healthy, all_mutants):
+    faults = [mutant for mutant in all_mutants if not mutant.fleet][:24]
+    documents = [
+        document
+        for at, mutant in enumerate(faults)
+        for document in _renamed(healthy.mutated(mutant)[5:8], at)
+    ]
+    assert len(documents) > FEW_NODES
+
+    told = [judge(documents, processes=count).to_json() for count in (1, 2, 3)]
+
+    assert told[0]["summary"]["FAIL"] > 0
+    assert json.dumps(told[0]) == json.dumps(told[1]) == json.dumps(told[2])
+
+
+def _renamed(documents, at):
+    return [
+        {**each, "node": {**each["node"], "hostname": f"{at}-{number}"}}
+        for number, each in enumerate(documents)
+    ]
+
+
+def test_the_collector_of_cycles_rests_only_while_judging(bench):
+    judge([bench.doc()])
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        judge([bench.doc()])
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
