@@ -383,6 +383,16 @@ def _metadata_hosts(env: Mapping[str, str]) -> set[str]:
     return found - {""}
 
 
+def _named_ports(node: Node) -> list[Subject[None]]:
+    """The node, touching the ports that are named: what ails them is the cause."""
+    try:
+        named = {name for names in _named_devices(node).values() for name in names}
+        touched = [p.touches for p in every_port(node.facts) if p.touches & named]
+    except Unread:
+        return [Subject(item=None)]
+    return [Subject(item=None, touches=frozenset().union(*touched))]
+
+
 @check(
     "mc-device-names",
     group="mooncake",
@@ -392,6 +402,7 @@ def _metadata_hosts(env: Mapping[str, str]) -> set[str]:
     source=("Mooncake: troubleshooting",),
     needs=("/proc/<pid>/environ", "/sys/class/infiniband", "rdma -j -d link"),
     follows=("nic-count", "nic-port-state", "nic-naming"),
+    over=_named_ports,
 )
 def device_names(node: Node, _: None) -> Outcome:
     named = _named_devices(node)

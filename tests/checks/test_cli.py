@@ -245,6 +245,8 @@ def test_a_waiver_file_makes_an_ill_node_pass(ill, tmp_path, capsys):
     assert "cable ordered" in capsys.readouterr().out
 
 
-def test_help_names_the_exit_codes(capsys):
+def test_help_shows_examples_and_the_exit_codes(capsys):
     assert main(["--help"]) == 0
-    assert "undetermined" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "undetermined" in shown
+    assert "  preflight judge " in shown

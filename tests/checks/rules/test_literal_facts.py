@@ -98,3 +98,18 @@ def test_f29_the_link_is_read_below_the_rdma_device(bench):
         }
     )
     assert bench.judge(document).status("pcie-link-nic", "mlx5_0") == "FAIL"
+
+
+def test_f37_r84_a_named_port_that_is_down_is_one_root_cause(bench):
+    base = "/sys/class/infiniband/mlx5_1"
+    files = {
+        "/sys/class/infiniband": ("mlx5_1",),
+        f"{base}/ports": ("1",),
+        f"{base}/ports/1/state": "1: DOWN\n",
+        f"{base}/ports/1/phys_state": "3: Disabled\n",
+        "/proc/4242/cmdline": "mooncake_client\0",
+        **bench.env(MC_MS_FILTERS="mlx5_1"),
+    }
+    verdicts = bench.judge(bench.doc(files=files))
+    assert verdicts.status("nic-port-state", "mlx5_1") == "FAIL"
+    assert verdicts.one("mc-device-names").blocked_by == ("nic-port-state",)
