@@ -10,6 +10,7 @@ from checks.cohort import Baseline, baseline
 from checks.facts import Facts, Unread, first
 from checks.finding import Outcome, bad, info, ok, unknown
 from checks.parse.ip_addr import Link, links
+from checks.parse.ip_rule import rules
 from checks.parse.ipv4_conf import configured, effective
 from checks.rules.declare import Judged, Subject, fleetwide
 from checks.rules.likeness import Vote, ask, by_cohort, of_peers, of_profile
@@ -312,8 +313,24 @@ def _rp_filter(node: Node, item: Rail | str) -> Outcome | str:
         return str(value)
     if isinstance(item, str):
         return unknown("1 (strict), and no rule or route was collected", "0 or 2")
-    told = _asymmetric(node, item)
+    try:
+        told = _asymmetric(node, item)
+    except Unread as error:
+        told = _one_table(node, item) if error.kind == "missing" else ""
+        if not told:
+            raise
     return bad(f"1 (strict), and {told}", "0 or 2") if told else "1"
+
+
+def _one_table(node: Node, rail: Rail) -> str:
+    """Without routes: rails in several networks, and no rule tells them apart."""
+    ip = address_of(rail)
+    if node.profile.routes.cross_rail is False or not list(other_networks(node, rail)):
+        return ""
+    rules_ = rules(node.facts, version_of(ip))
+    if not rules_ or any(r.src or r.oif or r.iif or r.l3mdev for r in rules_):
+        return ""
+    return f"no rule from {ip}: one table answers for all rails"
 
 
 def _asymmetric(node: Node, rail: Rail) -> str:

@@ -1,6 +1,7 @@
 """Single faults of the five NIC checks of `rules/nic.py`; what they read is in core."""
 
 import json
+import re
 
 
 def _sysfs(device, leaf, text):
@@ -36,9 +37,12 @@ def _renamed(document, plan):
             files[path.replace("mlx5_7", "mlx5_17")] = files.pop(path)
     names = files["/sys/class/infiniband"]["entries"]
     names[names.index("mlx5_7")] = "mlx5_17"
-    for line in ("rdma -j -d link", "rdma -j -d dev"):
-        entry = document["cmds"][line]
-        entry["stdout"] = entry["stdout"].replace('"mlx5_7"', '"mlx5_17"')
+    for path, entry in files.items():
+        if path.endswith("/ibdev") and entry["text"] == "mlx5_7\n":
+            files[path] = {"text": "mlx5_17\n"}
+    for line, entry in document["cmds"].items():
+        if line.startswith(("rdma -j -d link", "rdma -j -d dev", "ibv_")):
+            entry["stdout"] = re.sub(r"\bmlx5_7\b", "mlx5_17", entry["stdout"])
 
 
 MUTANTS = [

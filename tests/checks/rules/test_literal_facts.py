@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 OFFLOAD = (
@@ -113,3 +115,35 @@ def test_f37_r84_a_named_port_that_is_down_is_one_root_cause(bench):
     verdicts = bench.judge(bench.doc(files=files))
     assert verdicts.status("nic-port-state", "mlx5_1") == "FAIL"
     assert verdicts.one("mc-device-names").blocked_by == ("nic-port-state",)
+
+
+@pytest.mark.parametrize(
+    ("every", "own", "status"), [(1, 0, "FAIL"), (0, 2, "PASS"), (2, 1, "PASS")]
+)
+def test_f15_r27_rules_without_a_source_are_one_table_for_all_rails(
+    bench, every, own, status
+):
+    links = [
+        {
+            "ifname": name,
+            "flags": ["UP", "LOWER_UP"],
+            "mtu": 9000,
+            "operstate": "UP",
+            "addr_info": [{"family": "inet", "local": ip, "prefixlen": 24}],
+        }
+        for name, ip in (("eth2", "12.12.12.43"), ("eth3", "13.13.2.13"))
+    ]
+    rules = [
+        {"priority": 0, "src": "all", "table": "local"},
+        {"priority": 32766, "src": "all", "table": "main"},
+        {"priority": 32767, "src": "all", "table": "default"},
+    ]
+    document = bench.doc(
+        cmds={"ip -j addr": json.dumps(links), "ip -j rule": json.dumps(rules)},
+        files={
+            "/proc/sys/net/ipv4/conf/all/rp_filter": f"{every}\n",
+            "/proc/sys/net/ipv4/conf/eth3/rp_filter": f"{own}\n",
+        },
+    )
+    subject = "rail1 (eth3, 13.13.2.13)"
+    assert bench.judge(document).status("route-rp-filter", subject) == status
