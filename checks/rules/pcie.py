@@ -336,7 +336,10 @@ def _pair(gpu: str, read: Callable[[], tuple[str, str]]) -> Subject[Nearest]:
 def _in_matrix(node: Node, gpu: str) -> Callable[[], tuple[str, str]]:
     def read() -> tuple[str, str]:
         row = topology(node.facts).relations[gpu]
-        ours = {port.device for port in node.ports}
+        try:
+            ours = {port.device for port in node.ports}
+        except Unread as error:
+            return _far_from_all(row, error)
         found = {name: how for name, how in row.items() if name in ours}
         if not found:
             raise Unread("missing", "nvidia-smi topo -m", "no selected NIC in it")
@@ -346,6 +349,13 @@ def _in_matrix(node: Node, gpu: str) -> Callable[[], tuple[str, str]]:
         return nearest
 
     return read
+
+
+def _far_from_all(row: Mapping[str, str], error: Unread) -> tuple[str, str]:
+    """Which NICs are ours is not known: that none at all is near is told still."""
+    if not row or error.kind != "missing" or _NEAR & set(row.values()):
+        raise error
+    return _nearest(dict(row))
 
 
 def _refuse_strangers(facts: Facts, row: Mapping[str, str]) -> None:

@@ -147,3 +147,20 @@ def test_f15_r27_rules_without_a_source_are_one_table_for_all_rails(
     )
     subject = "rail1 (eth3, 13.13.2.13)"
     assert bench.judge(document).status("route-rp-filter", subject) == status
+
+
+def _topology(nearest):
+    return (
+        "\tGPU0\tNIC0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\n"
+        f"GPU0\t X \t{nearest}\t0-47\t0\tN/A\n"
+        f"NIC0\t{nearest}\t X \t\t\t\n"
+        "\nLegend:\n\n  X    = Self\n\nNIC Legend:\n\n  NIC0: mlx5_0\n"
+    )
+
+
+@pytest.mark.parametrize(("nearest", "status"), [("SYS", "WARN"), ("PIX", "UNKNOWN")])
+def test_r47_aks_5697_a_gpu_far_from_every_nic_is_told_without_sysfs(
+    bench, nearest, status
+):
+    document = bench.doc(cmds={"nvidia-smi topo -m": _topology(nearest)})
+    assert bench.judge(document).status("pcie-gpu-nic-distance") == status
