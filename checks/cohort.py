@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from checks.facts import Unread
@@ -59,7 +60,8 @@ def cohorts(nodes: Sequence[Node]) -> tuple[Cohort, ...]:
     grouped: dict[Hashable, list[Node]] = {}
     for node in nodes:
         named = node.facts.said("cohort")
-        grouped.setdefault(named or _key(node), []).append(node)
+        key = named or node.once("cohort", partial(_key, node))
+        grouped.setdefault(key, []).append(node)
     _settle_incomplete(grouped)
     found = [
         Cohort(name=_name(key), nodes=tuple(sorted(members, key=lambda n: n.name)))

@@ -24,4 +24,8 @@ def without_collector() -> Iterator[None]:
         yield
     finally:
         if was:
+            if gc.get_freeze_count() == 0:
+                # All that was built counts as old: it is not walked through at once.
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()

@@ -172,8 +172,9 @@ class Facts:
             (len(each.words), each.line, each, entry)
             for each, entry in self._at(program, words, where)
         ]
-        found.sort(key=lambda one: one[:2])
-        return tuple(_results(each, entry)[-1] for _, _, each, entry in found)
+        if len(found) > 1:
+            found.sort(key=lambda one: one[:2])
+        return tuple(_result(each, _entries(entry)[-1]) for _, _, each, entry in found)
 
     def result(self, program: str, *words: str, where: str = "") -> Result:
         """The first that `find` finds which ended well, else the first; else Unread."""
@@ -355,7 +356,8 @@ class Facts:
         finally:
             credit = self._credit(self._reads)
             self._reads = outer
-            outer.append(credit)
+            if credit:
+                outer.append(credit)
         return answer, credit
 
     def once(self, key: Any, build: Callable[[], T]) -> T:
@@ -364,7 +366,8 @@ class Facts:
         if known is None:
             known = self._cache[key] = self._built(build)
         value, refusal, credit = known
-        self._reads.append(credit)
+        if credit:
+            self._reads.append(credit)
         if refusal is not None:
             raise Unread(refusal.kind, refusal.what, refusal.reason)
         return value  # type: ignore[no-any-return]
@@ -395,6 +398,10 @@ class Facts:
         among the reads, and those put together of the same are put together once: they
         are told apart by identity, which holds because all of them are kept here.
         """
+        if not reads:
+            return ()
+        if len(reads) == 1 and type(reads[0]) is tuple:
+            return reads[0]
         key = tuple([one if type(one) is str else id(one) for one in reads])
         known = self._credits.get(key)
         if known is None:
