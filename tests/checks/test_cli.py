@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import xml.etree.ElementTree as Xml
+from pathlib import Path
 
 import pytest
 
@@ -209,6 +210,14 @@ def test_the_manual_tells_of_every_check(capsys):
     assert "### nic-count" in page
     assert "R36 infra-controller#3624" in page
     assert page.startswith("# The checks of preflight")
+
+
+def test_the_manual_in_the_repository_is_what_the_rules_say(capsys):
+    """Make it with: preflight list-checks --format markdown > docs/preflight.md"""
+    assert main(["list-checks", "--format", "markdown"]) == 0
+
+    page = Path(__file__).parents[2] / "docs/preflight.md"
+    assert page.read_text(encoding="utf-8") == capsys.readouterr().out
 
 
 def test_explain_tells_why_and_how_to_fix(capsys):
