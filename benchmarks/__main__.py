@@ -11,9 +11,13 @@ import io
 import json
 import sys
 
-from benchmarks import lookup, transfer
+from benchmarks import lookup, preflight, transfer
 
-_ALL = {"lookup": lookup.main, "transfer": transfer.main}
+_ALL = {
+    "lookup": lookup.main,
+    "transfer": transfer.main,
+    "preflight": preflight.main,
+}
 _WORST_FIRST = (1, 3, 0)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from checks.facts import SCHEMA
 from checks.fleet import COLLECTOR
 from checks.framing import NoDocument, decode
+from checks.rules import all_rules
 
 if TYPE_CHECKING:
     from checks.fleet import CollectOptions
@@ -26,18 +27,22 @@ def collect_here(
     python = str(SYSTEM_PYTHON) if SYSTEM_PYTHON.exists() else sys.executable
     words = [*options.arguments(), *(["--sysroot", sysroot] if sysroot else [])]
     try:
-        done = subprocess.run(
+        with subprocess.Popen(
             [python, str(COLLECTOR), *words],
             stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=timeout_s,
-            check=False,
-        )
-        return decode(done.stdout)
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        ) as process:
+            try:
+                all_rules()  # to import them takes time, and the collector pauses
+                stdout, stderr = process.communicate(timeout=timeout_s)
+            finally:
+                process.kill()
+        return decode(stdout)
     except subprocess.TimeoutExpired:
         return _lost("timeout", f"the collector did not end within {timeout_s:.0f} s")
     except NoDocument as error:
-        last = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
+        last = stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
         return _lost(error.kind, last[0] if last else error.reason)
     except OSError as error:
         return _lost("failed", f"{python} cannot be run: {error.strerror}")

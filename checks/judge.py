@@ -184,6 +184,8 @@ class _Court:
             ),
             meanwhile=self._hear_together,
         )
+        for node in self.reachable:
+            self._forget(node)
         heard = [one for part in every for one in part]
         for one in heard:
             self.findings += one.findings
@@ -192,9 +194,12 @@ class _Court:
 
     def _hear_node(self, node: Node, rules: Sequence[Rule]) -> Heard:
         heard = self.hearing.hear(node, rules)
+        self._forget(node)
+        return heard
+
+    def _forget(self, node: Node) -> None:
         if id(node.facts) not in self.kept:
             node.facts.forget()
-        return heard
 
     def _hear_together(self) -> None:
         """What needs all nodes: their cohorts, the fleet, and those who are lost."""

@@ -15,7 +15,7 @@ def _status(plan):
         {
             "name": f"kv/{rail.name}",
             "interface": f"net{rail.index + 1}",
-            "ips": [f"198.18.{rail.index}.{100 + plan.index}"],
+            "ips": [f"198.18.{rail.index}.{100 + plan.index % 100}"],
             "mtu": 4200,
             "device-info": {"type": "pci", "pci": {"rdma-device": rail.device}},
         }
