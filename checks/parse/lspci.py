@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from checks.commands import pci_address
 from checks.facts import Facts, Unread, derived
@@ -157,6 +158,7 @@ class Device:
         return f"lspci -vvv -s {self.bdf}"
 
 
+@lru_cache(maxsize=1024)
 def parse_lspci(text: str, bdf: str = "") -> tuple[Device, ...]:
     """Devices in the order of the listing; `bdf` names one that has no header."""
     blocks: list[tuple[str, str, str, list[str]]] = []

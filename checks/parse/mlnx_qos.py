@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from checks.facts import Facts, Unread, derived
@@ -42,6 +43,7 @@ class Qos:
         return Garbled(f"{SOURCE} -i {self.netdev}", f"it does not tell {field}")
 
 
+@lru_cache(maxsize=1024)
 def parse_qos(text: str, netdev: str) -> Qos:
     """Reads as far as the text goes; refuses what is no output of the tool."""
     lines = text.splitlines()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from checks.facts import Facts, Unread, derived, first
@@ -35,6 +36,7 @@ class Event:
     text: str
 
 
+@lru_cache(maxsize=1024)
 def parse_log(text: str) -> tuple[Event, ...]:
     """Events in the order of the log; lines of another shape are left out."""
     found = []
