@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from checks.commands import pci_address
 from checks.facts import Facts, Unread, derived, first
 from checks.parse.gid_table import gid_table, show_gids
+from checks.parse.ibstat import ibstat, ibstat_firmware, ibstat_told
 from checks.parse.ip_addr import links
 from checks.parse.rdma_link import RdmaLink, rdma_links
 from checks.parse.verbs import verbs, verbs_device, word
@@ -90,17 +91,24 @@ class Port:
             lambda: _word(self.text("state")),
             lambda: self._told("state"),
             lambda: word(self._verbs("state")),
+            lambda: self._ibstat("state"),
         )
 
     def physical(self) -> str:
         """`LINK_UP`, `POLLING`, `DISABLED`, ... as netlink spells it."""
         return first(
-            lambda: _physical(self.text("phys_state")), lambda: self._told("physical")
+            lambda: _physical(self.text("phys_state")),
+            lambda: self._told("physical"),
+            lambda: self._ibstat("physical"),
         )
 
     def link_layer(self) -> str:
         """`Ethernet` or `InfiniBand`."""
-        return first(lambda: self.text("link_layer"), lambda: self._verbs("link_layer"))
+        return first(
+            lambda: self.text("link_layer"),
+            lambda: self._verbs("link_layer"),
+            lambda: self._ibstat("link_layer"),
+        )
 
     def netdev(self) -> str:
         """Its network device; "" where it has none in this network namespace."""
@@ -125,7 +133,10 @@ class Port:
 
     def firmware(self) -> str:
         """Its running firmware; refuses an empty line (soft-RoCE, some VFs)."""
-        text = self.device_text("fw_ver")
+        text = first(
+            lambda: self.device_text("fw_ver"),
+            lambda: ibstat_firmware(self.facts, self.device),
+        )
         if not text:
             raise Unread("empty", self.device_path("fw_ver"), "no firmware version")
         return text
@@ -156,6 +167,9 @@ class Port:
         if not told.get(field):
             raise Unread("missing", f"ibv_devinfo {self.label}", f"no {field}")
         return told[field]
+
+    def _ibstat(self, field: str) -> str:
+        return ibstat_told(self.facts, self.device, self.number, field)
 
     def _netdev_of_gids(self) -> str:
         base = self.path("gid_attrs/ndevs")
@@ -190,8 +204,8 @@ PCI = "/sys/bus/pci/devices"
 def ports(facts: Facts) -> tuple[Port, ...]:
     """Every RDMA port, ordered by PCI address where known, then by name.
 
-    Where neither tells them, `ibv_devinfo` or `show_gids` may. Empty where the node was
-    looked at and has none; Unread where nobody could tell.
+    Where neither tells them, `ibv_devinfo`, `show_gids` or `ibstat` may. Empty where
+    the node was looked at and has none; Unread where nobody could tell.
     """
     told: dict[tuple[str, int], RdmaLink] = {}
     refused: Unread | None = None
@@ -222,15 +236,14 @@ def ports(facts: Facts) -> tuple[Port, ...]:
 
 
 def _of_tools(facts: Facts, refusal: Unread) -> tuple[Port, ...]:
-    """Ports that only tools of libibverbs name; `refusal` where there is none."""
+    """Ports that only tools name; `refusal` where there is none."""
     found: set[tuple[str, int]] = set()
-    try:
-        found = {(d.name, at) for d in verbs(facts).values() for at in d.ports or (1,)}
-    except Unread:
+    for tool in (_of_verbs, show_gids, _of_ibstat):
         try:
-            found = set(show_gids(facts))
+            found = set(tool(facts))
+            break
         except Unread:
-            raise refusal from None
+            continue
     if not found:
         raise refusal
     every = [
@@ -238,6 +251,14 @@ def _of_tools(facts: Facts, refusal: Unread) -> tuple[Port, ...]:
         for device, number in sorted(found)
     ]
     return tuple(sorted(every, key=_place))
+
+
+def _of_verbs(facts: Facts) -> set[tuple[str, int]]:
+    return {(d.name, at) for d in verbs(facts).values() for at in d.ports or (1,)}
+
+
+def _of_ibstat(facts: Facts) -> set[tuple[str, int]]:
+    return {(name, at) for name, d in ibstat(facts).items() for at in d.ports}
 
 
 def bdf_of_netdev(facts: Facts, netdev: str) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 PSID = "MT_0000000838"
 
 
@@ -115,6 +117,64 @@ def test_f36_r36_one_infiniband_port_among_roce_nodes_fails_and_blocks_its_state
     blocked = seen.one("nic-port-state", node="node-a")
     assert (blocked.status, blocked.blocked_by) == ("SKIP", ("nic-link-type",))
     assert seen.status("nic-link-type", node="node-b") == "PASS"
+
+
+def ibstat(device, *, layer="Ethernet", state="Active", phys="LinkUp"):
+    return (
+        f"CA '{device}'\n\tCA type: MT4129\n\tNumber of ports: 1\n"
+        "\tFirmware version: 28.43.2566\n\tPort 1:\n"
+        f"\t\tState: {state}\n\t\tPhysical state: {phys}\n\t\tRate: 40\n"
+        f"\t\tPort GUID: 0x0\n\t\tLink layer: {layer}\n"
+    )
+
+
+ODD = ibstat("mlx5_9", layer="InfiniBand", state="Down", phys="Polling")
+
+
+@pytest.mark.parametrize("line", ["ibstat", "ibstat mlx5_9", "sudo -n ibstat"])
+def test_f36_r36_ibstat_alone_fails_a_roce_profile(bench, line):
+    roce = {"nic": {"link_layer": "Ethernet"}}
+
+    seen = bench.judge(bench.doc(cmds={line: ODD}), profile=roce)
+
+    finding = seen.one("nic-link-type", "mlx5_9")
+    assert (finding.status, finding.severity) == ("FAIL", "critical")
+    assert (finding.observed, finding.source) == ("InfiniBand", (line,))
+    blocked = seen.one("nic-port-state", "mlx5_9")
+    assert (blocked.status, blocked.blocked_by) == ("SKIP", ("nic-link-type",))
+
+
+def test_f36_the_excerpt_of_the_catalogue_tells_the_state_of_the_port(bench):
+    text = "CA 'mlx5_9'\nState: Down\nPhysical state: Polling\nLink layer: InfiniBand"
+
+    seen = bench.judge(bench.doc(cmds={"ibstat": text}))
+
+    finding = seen.one("nic-port-state", "mlx5_9")
+    assert (finding.status, finding.severity) == ("FAIL", "critical")
+    assert "no link partner" in finding.observed
+
+
+def test_f36_r36_ibstat_of_nodes_whose_peers_are_ethernet(bench):
+    whole = ibstat("mlx5_0") + ibstat("mlx5_9")
+    nodes = [bench.doc(f"node-{n}", cmds={"ibstat": whole}) for n in "bcd"]
+    odd = bench.doc(cmds={"ibstat": ibstat("mlx5_0") + ODD})
+
+    seen = bench.judge(odd, *nodes)
+
+    told = seen.statuses("nic-link-type", node="node-a")
+    assert told == {"mlx5_0": "PASS", "mlx5_9": "FAIL"}
+    assert seen.statuses("nic-port-state", node="node-a")["mlx5_0"] == "PASS"
+    assert set(seen.statuses("nic-link-type", node="node-b").values()) == {"PASS"}
+    assert seen.status("nic-fw-consistent", "mlx5_0", "node-b") == "PASS"
+
+
+def test_f36_an_ibstat_that_is_cut_tells_nothing(bench):
+    cut = ODD[: ODD.index("\t\tPort GUID")]
+
+    seen = bench.judge(bench.doc(cmds={"ibstat": cut}))
+
+    assert seen.status("nic-port-state") == "UNKNOWN"
+    assert seen.status("nic-link-type") == "UNKNOWN"
 
 
 def test_the_one_node_with_other_firmware_is_named_with_what_its_peers_run(bench):
