@@ -4,7 +4,8 @@ Traps: devices are `CA 'mlx5_0'` at the margin, ports `Port 1:` below them; fiel
 device come before its ports. States are spelled `Active`, `Initializing`, `LinkUp`.
 `Link layer` is the last field of a port: a text whose last port has none is cut, and so
 is one whose last device has fewer ports than it promised. `ibstat CA PORT` writes
-`CA: 'mlx5_0'`. A device ends where the next begins, so a text cut between two devices looks whole.
+`CA: 'mlx5_0'`. A device ends where the next begins, so a text cut between two devices
+looks whole.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from checks.facts import Unread
 from checks.routing.query import Query, number
+from checks.rules.rail_pairs import UNPAIRED, Names, pair_names
 from checks.rules.rail_policy import astray, engine, version_of
 
 if TYPE_CHECKING:
@@ -62,10 +63,22 @@ class View:
     index: dict[int, int]
     dark: int
     """How many nodes do not tell their rails."""
+    pairs: Names = field(default_factory=dict)
+
+    def name(self, node: Node, rail: Rail) -> str:
+        """What the rail is called on other nodes; "" where nobody knows."""
+        return self.pairs.get((self.index[id(node)], rail.name), rail.name)
+
+    def names(self, node: Node, rail: Rail) -> tuple[str, ...]:
+        """The names under which its like may be found on other nodes."""
+        name = self.name(node, rail)
+        if name != UNPAIRED:
+            return (name,)
+        return tuple(sorted({name for _, name in self.groups}))
 
     def same(self, node: Node, rail: Rail) -> Reach:
         """Predicts every pair from a rail to the same rail elsewhere."""
-        return self.reach(node, rail, (rail.name,))
+        return self.reach(node, rail, self.names(node, rail))
 
     def reach(self, node: Node, rail: Rail, names: Sequence[str]) -> Reach:
         """Predicts every pair from a rail to the rails of these names elsewhere."""
@@ -114,6 +127,7 @@ class View:
 def view(nodes: Sequence[Node]) -> View:
     """The view of these nodes. It is of a fleet, so no node's facts may keep it."""
     found: dict[tuple[int, str], list[tuple[int, str, int]]] = {}
+    pairs = pair_names(nodes)
     dark = 0
     for at, node in enumerate(nodes):
         try:
@@ -123,12 +137,13 @@ def view(nodes: Sequence[Node]) -> View:
             continue
         for rail in rails:
             if rail.ip and rail.active is not False:
-                key = (version_of(rail.ip), rail.name)
+                key = (version_of(rail.ip), pairs.get((at, rail.name), rail.name))
                 found.setdefault(key, []).append((number(rail.ip), rail.ip, at))
     return View(
         groups={key: _group(rows) for key, rows in found.items()},
         index={id(node): at for at, node in enumerate(nodes)},
         dark=dark,
+        pairs=pairs,
     )
 
 

@@ -9,6 +9,7 @@ from checks.facts import Unread
 from checks.finding import Outcome, bad, ok, skip
 from checks.rules.declare import Judged, NotHere, fleetwide
 from checks.rules.likeness import ask
+from checks.rules.rail_pairs import UNPAIRED
 from checks.rules.rail_policy import (
     active,
     address_of,
@@ -63,14 +64,24 @@ def peer_same_rail(nodes: Sequence[Node]) -> Iterable[Judged]:
 def _same_rail(seen: View, node: Node, rail: Rail) -> Outcome:
     address_of(active(rail))
     wanted = f"{rail.ip} reaches {rail.name} of every peer over {rail.netdev}"
-    if not seen.peers(node, rail, (rail.name,)):
+    if not seen.peers(node, rail, (*seen.names(node, rail), UNPAIRED)):
         return _own_networks(node, rail, wanted)
     found = seen.same(node, rail)
+    if found.wrong and seen.name(node, rail) == UNPAIRED:
+        raise _unpaired(rail)
     if found.wrong:
         return bad(found.told(), wanted)
     if found.refused is not None:
         raise found.refused
+    if seen.reach(node, rail, (UNPAIRED,)).wrong:
+        raise _unpaired(rail)
     return ok(f"{found.pairs} peers over {rail.netdev}", wanted)
+
+
+def _unpaired(rail: Rail) -> Unread:
+    """The nodes have not the same rails, and networks do not tell which is which."""
+    reason = "the nodes have different rails: its like on each peer is not known"
+    return Unread("missing", rail.name, reason)
 
 
 def _own_networks(node: Node, rail: Rail, wanted: str) -> Outcome:
@@ -122,10 +133,10 @@ def cross_rail(nodes: Sequence[Node]) -> Iterable[Judged]:
 
 def _cross_rail(seen: View, node: Node, rail: Rail) -> Outcome:
     said = node.profile.routes.cross_rail
-    others = [other.name for other in node.rails if other.name != rail.name]
+    others = _others(seen, node, rail)
     if said is False:
         raise NotHere("the profile keeps pairs on their rail")
-    if not others:
+    if len(node.rails) < 2:
         raise NotHere("one rail only")
     if said is None and _keeps_to_rail(node):
         raise NotHere("MC_ENABLE_DEST_DEVICE_AFFINITY keeps pairs on their rail")
@@ -135,11 +146,22 @@ def _cross_rail(seen: View, node: Node, rail: Rail) -> Outcome:
     if not seen.peers(node, rail, others):
         return _other_networks(node, rail, wanted, severity)
     found = seen.reach(node, rail, others)
+    if found.wrong and seen.name(node, rail) == UNPAIRED:
+        raise _unpaired(rail)
     if found.wrong:
         return bad(found.told(), wanted, severity=severity)
     if found.refused is not None:
         raise found.refused
     return ok(f"{found.pairs} rails of peers over {rail.netdev}", wanted)
+
+
+def _others(seen: View, node: Node, rail: Rail) -> list[str]:
+    """Names of the node's other rails, as other nodes call them."""
+    mine = seen.name(node, rail)
+    if mine == UNPAIRED:
+        return list(seen.names(node, rail))
+    names = (seen.name(node, other) for other in node.rails if other is not rail)
+    return [name for name in dict.fromkeys(names) if name not in {mine, UNPAIRED}]
 
 
 def _keeps_to_rail(node: Node) -> bool:
@@ -184,7 +206,7 @@ def blackhole(nodes: Sequence[Node]) -> Iterable[Judged]:
 
 def _blackhole(seen: View, node: Node, rail: Rail) -> Outcome:
     address_of(active(rail))
-    if seen.peers(node, rail, (rail.name,)):
+    if seen.peers(node, rail, seen.names(node, rail)):
         found = seen.same(node, rail)
         if found.refusal is not None:
             return _covered(*found.refusal)
@@ -242,6 +264,8 @@ def _table_default(seen: View, node: Node, rail: Rail) -> Outcome:
     off = _off_subnet(seen, node, rail)
     covered = [row.dst for row in rows if row.type == "unicast"]
     missing = [ip for ip in off if not any(holds(net, ip) for net in covered)]
+    if missing and seen.name(node, rail) == UNPAIRED:
+        raise _unpaired(rail)
     if missing:
         return bad(f"table {table} has no default and no route to {missing[0]}", wanted)
     if off:
@@ -251,9 +275,9 @@ def _table_default(seen: View, node: Node, rail: Rail) -> Outcome:
 
 def _off_subnet(seen: View, node: Node, rail: Rail) -> list[str]:
     """Addresses that this rail must reach and that are not in its own subnets."""
-    names = [rail.name]
+    names = list(seen.names(node, rail))
     if node.profile.routes.cross_rail:
-        names = [other.name for other in node.rails]
+        names += _others(seen, node, rail)
     me = seen.index[id(node)]
     own = networks_of(rail)
     found = []

@@ -557,6 +557,76 @@ def test_r24_one_address_on_two_nodes_fails_on_both(bench):
     assert seen.by_node("route-dup-ip") == {"node-a": "FAIL", "node-b": "FAIL"}
 
 
+def two_rails(octet, *, way_out=""):
+    """`ip addr` and routes of a node with two rails; a default route over one NIC."""
+    ips = {"eth2": f"192.0.2.{octet}", "eth3": f"198.51.100.{octet}"}
+    networks = {"eth2": "192.0.2.0/24", "eth3": "198.51.100.0/24"}
+    rows = [connected(dev, networks[dev], ip) for dev, ip in ips.items()]
+    if way_out:
+        rows.append(default(way_out, networks[way_out].replace("0/24", "1")))
+    return {
+        "ip -j -d addr": json.dumps([link(dev, ip) for dev, ip in ips.items()]),
+        "ip -j -4 route show table all": json.dumps(rows),
+        "ip -j -4 rule": json.dumps(DEFAULT),
+    }
+
+
+@pytest.mark.parametrize("peers", [1, 3])
+def test_f18_a_rail_that_is_the_way_out_leaves_the_other_rails_paired(bench, peers):
+    ours = bench.doc("node-a", cmds=two_rails(43, way_out="eth2"))
+    others = [bench.doc(f"node-{n}", cmds=two_rails(50 + n)) for n in range(peers)]
+
+    seen = bench.judge(ours, *others)
+
+    name = "rail0 (eth3, 198.51.100.43)"
+    assert seen.statuses("route-peer-same-rail", "node-a") == {name: "PASS"}
+    assert f"{peers} peers" in seen.one("route-peer-same-rail", name).observed
+    of_peer = seen.statuses("route-peer-same-rail", "node-0")
+    assert set(of_peer.values()) == {"PASS"}
+
+
+def test_f18_two_nodes_whose_ways_out_are_different_rails_are_never_failed(bench):
+    one = bench.doc("node-a", cmds=two_rails(43, way_out="eth2"))
+    two = bench.doc("node-b", cmds=two_rails(44, way_out="eth3"))
+
+    seen = bench.judge(one, two)
+
+    assert set(seen.by_node("route-peer-same-rail").values()) == {"UNKNOWN"}
+    assert "FAIL" not in seen.by_node("route-table-default").values()
+
+
+def test_f18_rails_of_a_node_with_fewer_of_them_in_other_networks_are_unknown(bench):
+    lone = {
+        "ip -j -d addr": json.dumps([link("eth3", "203.0.113.43")]),
+        "ip -j -4 route show table all": json.dumps(
+            [connected("eth3", "203.0.113.0/24", "203.0.113.43")]
+        ),
+        "ip -j -4 rule": json.dumps(DEFAULT),
+    }
+    others = [bench.doc(f"node-{n}", cmds=two_rails(50 + n)) for n in range(3)]
+
+    seen = bench.judge(bench.doc("node-a", cmds=lone), *others)
+
+    assert seen.status("route-peer-same-rail", node="node-a") == "UNKNOWN"
+    told = seen.statuses("route-peer-same-rail", "node-0")
+    assert set(told.values()) == {"UNKNOWN"}
+
+
+def test_f18_a_rail_that_a_name_of_the_profile_pairs_is_failed_all_the_same(bench):
+    named = [{"name": "a", "netdev": "eth2"}, {"name": "b", "netdev": "eth3"}]
+    ours = {**two_rails(43, way_out="eth2")}
+    rows = json.loads(ours["ip -j -4 route show table all"])
+    ours["ip -j -4 route show table all"] = json.dumps([rows[0], rows[2]])
+    others = [bench.doc(f"node-{n}", cmds=two_rails(50 + n)) for n in range(3)]
+
+    seen = bench.judge(
+        bench.doc("node-a", cmds=ours), *others, profile={"rails": named}
+    )
+
+    told = seen.one("route-peer-same-rail", "b (eth3, 198.51.100.43)")
+    assert (told.status, told.severity) == ("FAIL", "critical")
+
+
 def test_a_gateway_that_was_not_spoken_to_is_unknown(bench):
     cmds = {
         "ip -j -d addr": F18_LINKS,
