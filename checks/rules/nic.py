@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from checks.facts import Unread
 from checks.finding import Outcome, bad, ok, skip
 from checks.parse.rdma_link import core_is_absent
+from checks.ports import natural
 from checks.rules.declare import Subject, check, compared
 from checks.rules.subjects import each_port, each_port_by_board, rail_of
 
@@ -145,10 +146,30 @@ def firmware(node: Node, port: Port) -> Outcome | str:
     return bad(version, expected)
 
 
-def _by_rail(node: Node) -> Iterable[Subject[Port]]:
+def _by_rail(node: Node) -> Iterable[Subject[Port | str]]:
+    """Each port by rail; where one has no PCI address, also all names together.
+
+    Names alone convict: those of another pattern name other NICs. They acquit nobody,
+    as the same name may be another slot. Nodes with as many ports are compared.
+    """
     for port in node.ports:
         rail = rail_of(node, port)
         yield Subject(item=port, label=rail, key=rail, touches=port.touches)
+    if not all(_is_placed(port) for port in node.ports):
+        names = sorted((port.label for port in node.ports), key=natural)
+        yield Subject(
+            item=", ".join(names),
+            label="names of all devices",
+            key=f"names of {len(names)} devices",
+            touches=frozenset().union(*(port.touches for port in node.ports)),
+        )
+
+
+def _is_placed(port: Port) -> bool:
+    try:
+        return bool(port.bdf())
+    except Unread:
+        return False
 
 
 @compared(
@@ -161,5 +182,7 @@ def _by_rail(node: Node) -> Iterable[Subject[Port]]:
     needs=("/sys/class/infiniband/*/device", "rdma -j -d link"),
     over=_by_rail,
 )
-def naming(node: Node, port: Port) -> str:
+def naming(node: Node, port: Port | str) -> str:
+    if isinstance(port, str):
+        return port
     return f"{port.device} at {port.bdf()}"

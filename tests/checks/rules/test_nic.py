@@ -242,6 +242,57 @@ def test_r40_nccl_1277_another_device_name_on_the_same_rail_is_named(bench):
     assert seen.status("nic-naming", node="node-a") == "PASS"
 
 
+ALL_NAMES = "names of all devices"
+
+
+def only_named(*devices):
+    """What `rdma link` tells: names and states, and no PCI address."""
+    rows = [{**F38[0], "ifname": name, "netdev": f"n{name}"} for name in devices]
+    return {"rdma -j link": json.dumps(rows)}
+
+
+def test_r40_nccl_1277_names_of_another_pattern_disagree_without_pci_addresses(bench):
+    one = bench.doc("node-a", cmds=only_named("mlx5_0", "mlx5_3", "mlx5_5", "mlx5_8"))
+    two = bench.doc("node-b", cmds=only_named("mlx5_0", "mlx5_1", "mlx5_4", "mlx5_5"))
+
+    seen = bench.judge(one, two)
+
+    for node in ("node-a", "node-b"):
+        assert seen.status("nic-naming", ALL_NAMES, node) == "WARN"
+    observed = seen.one("nic-naming", ALL_NAMES, "node-a").observed
+    assert observed == "mlx5_0, mlx5_3, mlx5_5, mlx5_8"
+
+
+def test_r40_the_one_node_of_another_pattern_fails_without_pci_addresses(bench):
+    nodes = [bench.doc(f"node-{n}", cmds=only_named("mlx5_0", "mlx5_1")) for n in "abc"]
+    odd = bench.doc("node-d", cmds=only_named("mlx5_0", "mlx5_3"))
+
+    seen = bench.judge(*nodes, odd)
+
+    finding = seen.one("nic-naming", ALL_NAMES, "node-d")
+    assert (finding.status, finding.severity) == ("FAIL", "error")
+    assert seen.status("nic-naming", ALL_NAMES, "node-a") == "PASS"
+
+
+def test_r40_the_same_names_do_not_tell_that_they_are_the_same_slots(bench):
+    nodes = [bench.doc(f"node-{n}", cmds=only_named("mlx5_0", "mlx5_1")) for n in "abc"]
+
+    seen = bench.judge(*nodes)
+
+    told = seen.statuses("nic-naming", "node-a")
+    assert told == {"rail0": "UNKNOWN", "rail1": "UNKNOWN", ALL_NAMES: "PASS"}
+
+
+def test_r40_a_node_with_fewer_devices_is_a_matter_of_the_count(bench):
+    nodes = [bench.doc(f"node-{n}", cmds=only_named("mlx5_0", "mlx5_1")) for n in "abc"]
+    short = bench.doc("node-d", cmds=only_named("mlx5_1"))
+
+    seen = bench.judge(*nodes, short)
+
+    assert seen.status("nic-naming", ALL_NAMES, "node-d") == "SKIP"
+    assert seen.status("nic-count", node="node-d") == "FAIL"
+
+
 def test_a_named_device_that_is_not_there_fails_the_count(bench):
     seen = bench.judge(bench.doc(files=sysfs("mlx5_0")), nics=("mlx5_0", "mlx5_7"))
 
