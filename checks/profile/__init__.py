@@ -12,7 +12,7 @@ import datetime as dt  # noqa: TC003 - pydantic reads it at run time
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path  # noqa: TC003 - part of the public signature
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import yaml
 from pydantic import (
@@ -189,11 +189,50 @@ def _validated(loaded: Any, origin: str) -> Profile:
     try:
         return Profile.model_validate(loaded)
     except ValidationError as error:
-        one = error.errors()[0]
+        one = _most_telling(error.errors())
         field = ".".join(str(part) for part in one["loc"]) or "profile"
         value = one.get("input")
         shown = f" (got {value!r})" if not isinstance(value, Mapping) else ""
-        raise UsageError(f"{origin}: {field}: {one['msg']}{shown}") from None
+        told = f"{origin}: {field}: {one['msg']}{shown}"
+        raise UsageError(told, _known_fields(one["type"], one["loc"])) from None
+
+
+def _most_telling(errors: Sequence[Any]) -> Any:
+    """A field that is not known first: one that is missing may be it, misspelt."""
+    return next((e for e in errors if e["type"] == "extra_forbidden"), errors[0])
+
+
+def _known_fields(error: str, at: Sequence[int | str]) -> str:
+    """The fields of a section that got one it does not have, or lacks one."""
+    if error in {"extra_forbidden", "missing"}:
+        at = at[:-1]
+    elif error != "model_type":
+        return ""
+    section = _section_at(at)
+    if section is None:
+        return ""
+    names = sorted(f.alias or name for name, f in section.model_fields.items())
+    words = [str(part) for part in at if not isinstance(part, int)]
+    return f"fields of {'.'.join(words) or 'a profile'}: {', '.join(names)}"
+
+
+def _section_at(at: Sequence[int | str]) -> type[Section] | None:
+    """The section at a place of a profile; places within a list are all alike."""
+    here: type[Section] | None = Profile
+    for part in at:
+        if here is None or isinstance(part, int):
+            continue
+        field = here.model_fields.get(part)
+        here = _section_in(field.annotation) if field is not None else None
+    return here
+
+
+def _section_in(annotation: Any) -> type[Section] | None:
+    """The section itself, or that of which a list is made."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return annotation
+    found = (_section_in(inner) for inner in get_args(annotation))
+    return next((each for each in found if each is not None), None)
 
 
 def _refuse_unknown_checks(profile: Profile, path: Path, known: frozenset[str]) -> None:

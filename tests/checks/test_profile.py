@@ -44,6 +44,33 @@ def test_an_error_names_the_file_and_the_field(tmp_path, text, named):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "known"),
+    [
+        ("nic: {cuont: 8}", "fields of nic: count, driver, firmware"),
+        ("nic: 8", "fields of nic: count, driver, firmware"),
+        (
+            "rails: [{nam: a}]",
+            "fields of rails: address, bdf, device, mac, name, netdev",
+        ),
+        ("waivers: [{idd: x}]", "fields of waivers: id, node, reason, subject, until"),
+        ("rout: {}", "fields of a profile: disable, expect, iommu"),
+    ],
+)
+def test_an_unknown_field_is_answered_with_those_of_its_section(tmp_path, text, known):
+    with pytest.raises(UsageError) as caught:
+        load_profile(written(tmp_path, text))
+
+    assert known in str(caught.value)
+
+
+def test_a_wrong_value_of_a_known_field_needs_no_list(tmp_path):
+    with pytest.raises(UsageError) as caught:
+        load_profile(written(tmp_path, "nic: {count: many}"))
+
+    assert "fields of" not in str(caught.value)
+
+
 def test_a_file_that_is_not_there_is_a_usage_error(tmp_path):
     with pytest.raises(UsageError, match="cannot be read"):
         load_profile(tmp_path / "none.yaml")
