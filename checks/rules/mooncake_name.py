@@ -13,9 +13,11 @@ from checks.parse.hosts import in_hosts, resolved
 from checks.parse.ip_addr import links
 from checks.parse.ip_route import routes
 from checks.parse.listeners import is_loopback
+from checks.parse.rdma_link import core_is_absent
 from checks.parse.services import services
 from checks.rules.declare import Judged, NotHere, fleetwide
 from checks.rules.service import service_env
+from checks.selector import default_devices
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -46,6 +48,8 @@ class Told:
     network: IPv4Network | IPv6Network | None = None
     netdev: str = ""
     on_rail: bool = False
+    is_settled: bool = True
+    """Whether it is known that the link is an RDMA rail, or that it is none."""
 
 
 @fleetwide(
@@ -160,8 +164,19 @@ def _owned(
                     network=each.interface.network,
                     netdev=link.name,
                     on_rail=link.name in rails,
+                    is_settled=link.name in rails or _is_no_rail(node, link.name),
                 )
     return bad(f"{text} is no address of this node", _EXPECTED)
+
+
+def _is_no_rail(node: Node, netdev: str) -> bool:
+    """It carries the default route, or every RDMA port tells another device."""
+    if netdev in default_devices(node.facts):
+        return True
+    try:
+        return all(port.netdev() != netdev for port in node.ports)
+    except Unread:
+        return core_is_absent(node.facts)
 
 
 class _View:
@@ -176,6 +191,7 @@ class _View:
         self.told = told
         self.users: dict[tuple[str, str], list[str]] = {}
         self.places: Counter[tuple[str, bool]] = Counter()
+        self.networks: Counter[tuple[str, object]] = Counter()
         self._ways: dict[object, dict[str, bool | None]] = {}
         for name, every in told.items():
             for each in every.values():
@@ -184,6 +200,7 @@ class _View:
                     self.users.setdefault(key, []).append(name)
                     if each.address is not None:
                         self.places[each.variable, each.on_rail] += 1
+                        self.networks[each.variable, each.network] += 1
 
     def judged(self, node: Node, each: Told) -> Outcome:
         twins = [n for n in self.users[each.variable, each.text] if n != node.name]
@@ -201,12 +218,24 @@ class _View:
             return bad(f"{where}: no route from {deaf[0]}{more}", _EXPECTED)
         if ways and not any(ways.values()):
             return unknown(f"{where}: routes of its peers are not known", _EXPECTED)
+        if not each.is_settled and self._stands_apart(node, each):
+            told = "peers tell another network of this node; no word of RDMA ports"
+            return unknown(f"{where}: {told}", _EXPECTED)
         return ok(where, _EXPECTED)
 
     def _is_odd(self, variable: str) -> bool:
         """At least as many nodes tell an address that is on no rail."""
         beside = self.places[variable, False]
         return beside > 0 and beside >= self.places[variable, True]
+
+    def _stands_apart(self, node: Node, each: Told) -> bool:
+        """At least as many nodes tell one other network that this node has too."""
+        mine = self.networks[each.variable, each.network]
+        return any(
+            count >= mine and network != each.network and _is_on(node, network)
+            for (variable, network), count in self.networks.items()
+            if variable == each.variable
+        )
 
     def missing(self, node: Node) -> list[str]:
         """Variables that peers set, that this node does not, and that need a value."""

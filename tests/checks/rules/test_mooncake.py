@@ -190,6 +190,47 @@ def test_f57_the_same_without_any_word_of_rdma(bench):
     assert names(bench, a, b) == {"node-a": "PASS", "node-b": "FAIL"}
 
 
+F57_A = ("eth0", "15.10.101.150"), ("ens1f0", "192.168.0.101")
+F57_B = ("eth0", "15.10.101.151"), ("ens1f0", "192.168.0.102")
+F57_C = ("eth0", "15.10.101.152"), ("ens1f0", "192.168.0.103")
+WAY_OUT = {
+    "ip -j -4 route": '[{"dst":"default","gateway":"15.10.101.1","dev":"eth0",'
+    '"flags":[]}]'
+}
+
+
+def test_f57_without_a_word_of_rdma_nobody_knows_which_address_is_the_rail(bench):
+    a = told(bench, "node-a", "15.10.101.150", *F57_A)
+    b = told(bench, "node-b", "192.168.0.102", *F57_B)
+
+    assert names(bench, a, b) == {"node-a": "UNKNOWN", "node-b": "UNKNOWN"}
+
+
+def test_f57_the_link_of_the_default_route_is_no_rail(bench):
+    a = told(bench, "node-a", "15.10.101.150", *F57_A, **WAY_OUT)
+    b = told(bench, "node-b", "192.168.0.102", *F57_B, **WAY_OUT)
+
+    assert names(bench, a, b) == {"node-a": "PASS", "node-b": "UNKNOWN"}
+
+
+def test_f57_the_one_address_apart_is_unknown_and_those_of_most_pass(bench):
+    a = told(bench, "node-a", "15.10.101.150", *F57_A)
+    b = told(bench, "node-b", "192.168.0.102", *F57_B)
+    c = told(bench, "node-c", "15.10.101.152", *F57_C)
+
+    found = names(bench, a, b, c)
+
+    assert found == {"node-a": "PASS", "node-b": "UNKNOWN", "node-c": "PASS"}
+
+
+def test_f57_a_node_without_an_rdma_core_has_no_rail(bench):
+    none = {"rdma -j link": (1, "", "Failed to open NETLINK_RDMA socket\n")}
+    a = told(bench, "node-a", "15.10.101.150", *F57_A, **none)
+    b = told(bench, "node-b", "192.168.0.102", *F57_B, **none)
+
+    assert names(bench, a, b) == {"node-a": "PASS", "node-b": "PASS"}
+
+
 def test_management_addresses_of_one_network_pass(bench):
     nodes = [
         told(bench, f"node-{n}", f"192.0.2.{n}", ("eth0", f"192.0.2.{n}"))
