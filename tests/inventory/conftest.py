@@ -201,9 +201,10 @@ class FaultServer:
         for connection in self._open:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
-            connection.close()
         for thread in self._threads:
             thread.join(10)
+        for connection in self._open:  # no thread waits for one any more
+            connection.close()
 
 
 class Relay:
