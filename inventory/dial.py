@@ -19,6 +19,7 @@ from inventory.deadline import OutOfTime, within
 from inventory.errors import SshError, SshProblem, shown
 from inventory.hostkeys import known_keys
 from inventory.keys import offered_keys
+from inventory.transport import OrderedTransport
 
 if TYPE_CHECKING:
     from inventory.deadline import Deadline
@@ -186,7 +187,7 @@ class _Attempt:
     def _negotiate(self, sock: socket.socket) -> paramiko.Transport:
         self.phase = "the key exchange"
         known = known_keys(self._entry)
-        transport = paramiko.Transport(sock)
+        transport = OrderedTransport(sock)
         self._transport = transport
         if self._aborted:
             self._close()
