@@ -230,9 +230,9 @@ def test_half_a_hello_or_another_language_is_counted_and_ended(vault, said):
     host, _, port = store.server.addresses["r0"].rpartition(":")
     with socket.create_connection((host, int(port))) as sock:
         sock.sendall(said)
-        sock.shutdown(socket.SHUT_WR)
         sock.settimeout(5)
-        with contextlib.suppress(ConnectionResetError):
+        with contextlib.suppress(OSError):  # it may have hung up already
+            sock.shutdown(socket.SHUT_WR)
             while sock.recv(4096):
                 pass
 
