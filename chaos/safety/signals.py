@@ -4,7 +4,8 @@ pytest answers SIGINT with teardown, but SIGTERM and SIGHUP kill it where it sta
 leave the fault in. Things that do not work: `atexit` (not run on a signal), raising
 SystemExit (pytest reports an internal error and loses the report), a handler that
 reverts by itself (it interrupts the very code that holds the locks). What works is
-`pytest.exit`, raised in the main thread, which unwinds through every fixture.
+`pytest.exit`, raised in the main thread, which unwinds through every fixture; where it
+is lost in a destructor, as Ctrl-C may be too, the signal comes again.
 The second signal does not wait: roles and proxies die with us, and `chaos recover`
 cleans up the rest.
 """
@@ -18,6 +19,8 @@ import threading
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
+
+from chaos.safety.lost import LostSignals
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,6 +49,8 @@ class SignalGuard:
         self._workers = workers
         self._hard_exit = hard_exit
         self._previous: dict[int, Any] = {}
+        self._told_again = False
+        self._lost = LostSignals(self._number_of, prepare=self._expect_again)
 
     def install(self) -> None:
         """Takes the signals over; does nothing outside the main thread."""
@@ -53,12 +58,14 @@ class SignalGuard:
             return
         for number in _SIGNALS:
             self._previous[number] = signal.signal(number, self._handle)
+        self._lost.install()
 
     def uninstall(self) -> None:
         """Gives the signals back to whoever had them."""
         for number, handler in self._previous.items():
             signal.signal(number, handler)
         self._previous.clear()
+        self._lost.uninstall()
 
     @property
     def installed(self) -> bool:
@@ -77,7 +84,18 @@ class SignalGuard:
         if self.aborted.is_set():
             self._exit()
 
+    def _number_of(self, error: BaseException) -> int:
+        if isinstance(error, KeyboardInterrupt):
+            return signal.SIGINT
+        return self.number if isinstance(error, pytest.exit.Exception) else 0
+
+    def _expect_again(self) -> None:
+        self._told_again = self.aborted.is_set()
+
     def _handle(self, number: int, _frame: object) -> None:
+        if self._told_again:
+            self._told_again = False
+            self._exit()
         if self.aborted.is_set():
             self._hard_exit(_SIGNAL_BASE + number)
             return

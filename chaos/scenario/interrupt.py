@@ -1,8 +1,9 @@
 """SIGTERM and SIGHUP end `chaos run` as Ctrl-C does: faults first, then the rest.
 
 The handler raises in the main thread, an exception that no `except Exception` on the
-way can swallow, so it unwinds through every fault. The second signal does not wait:
-roles die with us, and `chaos recover` cleans up the rest.
+way can swallow, so it unwinds through every fault. One that is lost all the same, in a
+destructor, comes again. The second signal does not wait: roles die with us, and
+`chaos recover` cleans up the rest.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 import os
 import signal
 from typing import TYPE_CHECKING, Any, Self
+
+from chaos.safety.lost import LostSignals
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,8 +37,10 @@ class Interrupts:
         self._hard_exit = hard_exit
         self._seen = False
         self._previous: dict[int, Any] = {}
+        self._lost = LostSignals(_number_of, prepare=self._forget)
 
     def __enter__(self) -> Self:
+        self._lost.install()
         for number in _SIGNALS:
             self._previous[number] = signal.signal(number, self._handle)
         return self
@@ -44,6 +49,10 @@ class Interrupts:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
         self._previous.clear()
+        self._lost.uninstall()
+
+    def _forget(self) -> None:
+        self._seen = False
 
     def _handle(self, number: int, _frame: object) -> None:
         if self._seen:
@@ -51,3 +60,7 @@ class Interrupts:
             return
         self._seen = True
         raise Interrupted(number)
+
+
+def _number_of(error: BaseException) -> int:
+    return error.number if isinstance(error, Interrupted) else 0
