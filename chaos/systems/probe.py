@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Final
 from chaos.errors import HarnessError, UsageError
 from chaos.systems import load_system
 from chaos.systems.base import ClusterSpec
+from chaos.systems.seen import SeeingProbe, Seen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -47,6 +48,8 @@ _CALLS: Final = frozenset(
         "write",
         "write_part",
         "read",
+        "read_paths",
+        "read_by",
         "exists",
         "remove",
         "owners",
@@ -122,6 +125,29 @@ class RemoteProbe:
             variant=variant,
         )
         return list(codes), int(wrong)
+
+    def read_paths(self) -> list[str]:
+        """See `SeeingProbe`; none where the client over there cannot look."""
+        return [str(path) for path in self._call("read_paths")]
+
+    def read_by(
+        self,
+        path: str,
+        names: Sequence[str],
+        *,
+        size_bytes: int = 16 << 10,
+        timeout_s: float = 2.0,
+        among: Sequence[str] = (),
+    ) -> list[Seen]:
+        rows = self._call(
+            "read_by",
+            path,
+            list(names),
+            size_bytes=size_bytes,
+            timeout_s=timeout_s,
+            among=list(among),
+        )
+        return [Seen.from_row(row) for row in rows]
 
     def exists(self, names: Sequence[str], *, timeout_s: float = 2.0) -> list[int]:
         return self._codes("exists", list(names), timeout_s=timeout_s)
@@ -285,7 +311,10 @@ class ProbeServer:
                 probe.close()
             return None
         probe = self._probe(number, str(asked["host"]))
-        return getattr(probe, call)(*asked["args"], **asked["named"])
+        if call == "read_paths" and not isinstance(probe, SeeingProbe):
+            return []
+        answer = getattr(probe, call)(*asked["args"], **asked["named"])
+        return [seen.to_row() for seen in answer] if call == "read_by" else answer
 
     def _probe(self, number: int, host: str) -> KvProbe:
         with self._lock:

@@ -19,6 +19,7 @@ import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -33,6 +34,7 @@ from chaos.systems.base import Answer, Limits
 from chaos.systems.clocks import Clocks, in_our_time
 from chaos.systems.layout import MASTER, PROBE, Layout
 from chaos.systems.probe import READY, TOKEN, RemoteProbe, command
+from chaos.systems.seen import look
 from refimpl.client import ClientSettings, PoolClient
 from refimpl.core.hashing import KEY_BYTES, object_key
 from refimpl.engine.model import BLOCK_TOKENS, expected_output, page_bytes, prompt_of
@@ -50,7 +52,7 @@ from refimpl.store.settings import StoreSettings
 from refimpl.transfer.frames import FrameOp, encode_request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -63,6 +65,7 @@ if TYPE_CHECKING:
         Process,
         Request,
     )
+    from chaos.systems.seen import Seen
     from chaos.targets.base import Target
 
 T = TypeVar("T")
@@ -659,6 +662,28 @@ class RefimplProbe:
         same = (found == wanted).all(axis=1)
         return _codes(codes), int(((codes == 0) & ~same).sum())
 
+    def read_paths(self) -> list[str]:
+        """See `SeeingProbe`."""
+        return ["plain", "batched"]
+
+    def read_by(
+        self,
+        path: str,
+        names: Sequence[str],
+        *,
+        size_bytes: int = 16 << 10,
+        timeout_s: float = 2.0,
+        among: Sequence[str] = (),
+    ) -> list[Seen]:
+        """Gets values, each by itself or all at once, and says whose bytes came."""
+        step = max(1, len(names)) if path == "batched" else 1
+        parts = [names[at : at + step] for at in range(0, len(names), step)]
+        return [
+            seen
+            for part in parts
+            for seen in self._look(part, size_bytes, timeout_s, among)
+        ]
+
     def exists(self, names: Sequence[str], *, timeout_s: float = 2.0) -> list[int]:
         return _codes(self._client().exists(_keys(names), timeout_s=timeout_s))
 
@@ -702,6 +727,17 @@ class RefimplProbe:
         channel, self._channel = self._channel, None
         if channel is not None:
             channel.close()
+
+    def _look(
+        self, names: Sequence[str], size_bytes: int, timeout_s: float, among: Any
+    ) -> Iterator[Seen]:
+        keys, client = _keys(names), self._client()
+        out = np.zeros((len(names), size_bytes), np.uint8)
+        codes = _codes(client.get(keys, _rows(out), timeout_s=timeout_s).codes)
+        values = page_bytes(keys, size_bytes)
+        for name, code, got, own in zip(names, codes, out, values, strict=True):
+            others = [(o, partial(_value, o, size_bytes)) for o in among if o != name]
+            yield look(code, got, own, others)
 
     def _stub(self) -> Any:
         if self._channel is None:
@@ -887,6 +923,12 @@ def _defect(name: str) -> str:
 
 def _ok(segment: pool_pb2.Segment) -> bool:
     return segment.status in ("", "OK")
+
+
+def _value(name: str, size_bytes: int) -> NDArray[np.uint8]:
+    """Variant 0 of the value of a name."""
+    value: NDArray[np.uint8] = page_bytes(_keys([name]), size_bytes)[0]
+    return value
 
 
 def _keys(names: Sequence[str]) -> bytes:
