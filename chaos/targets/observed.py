@@ -71,6 +71,11 @@ class ObservedRole:
             raise ProcessFailed(process=self.role, reason=f"is not in {self.owner}")
         return [_signal(process)]
 
+    def ends(self) -> list[dict[str, Any]]:
+        """What a stop comes to, as the management guard reads it: who is to end."""
+        process = self.process()
+        return [] if process is None else [_signal(process)]
+
     def _pid(self) -> int:
         rule = self.rule
         if rule.systemd:

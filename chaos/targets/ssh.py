@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Final
 
 from chaos.errors import ProcessFailed, UsageError
 from chaos.hosts.connectors import SshConnector
+from chaos.hosts.facts import gather
 from chaos.hosts.host import Host
 from chaos.hosts.link import Agent
 from chaos.safety.identity import wait_until
+from chaos.safety.management import check
 from chaos.systems.layout import PROBE
 from chaos.targets.hosts import TTL_S, HostTarget, roles_of
 from chaos.targets.observed import ObservedRole
@@ -123,11 +125,16 @@ class SshTarget(HostTarget):
         return super().process(role) if observed is None else observed.process()
 
     def stop(self, role: str, *, timeout_s: float) -> int:
-        """Ends a role; an observed one by an order to its owner, under our lease."""
+        """Ends a role; an observed one by an order to its owner, under our lease.
+
+        Raises:
+            Refused: The rule of the inventory names a process that nobody may end.
+        """
         observed = self._observed(role)
         if observed is None:
             return super().stop(role, timeout_s=timeout_s)
         self._take_back(role)
+        check(gather(self._hosts.of(role)), observed.ends(), fault=f"stop({role})")
         fault_id = f"stop-{role}-{uuid.uuid4().hex[:8]}"
         steps = observed.stop_steps()
         self._stopped[role] = fault_id

@@ -8,8 +8,10 @@ import pytest
 import yaml
 
 from chaos.errors import HarnessError, ProcessFailed, UsageError
+from chaos.hosts.facts import gather
 from chaos.hosts.link import CommandResult
 from chaos.safety.identity import wait_until
+from chaos.safety.management import Refused
 from chaos.systems.base import ClusterSpec
 from chaos.targets.lab import Lab, LabShape, why_no_lab
 from chaos.targets.observed import ObservedRole
@@ -368,3 +370,31 @@ def test_an_observed_role_is_found_stopped_and_waited_for(lab, tmp_path) -> None
     finally:
         target.close()
         owner.close()
+
+
+@needs_lab
+@pytest.mark.slow
+def test_an_observed_role_that_is_the_way_to_its_host_is_not_stopped(
+    lab, tmp_path
+) -> None:
+    """A rule with a mistake in it must not cost the host."""
+    document = yaml.safe_load(file_of(lab).read_text())
+    store = document["all"]["hosts"]["lab1"]
+    store["manage"] = False
+    store["processes"] = {"store-0": {"pid_file": "/run/store.pid"}}
+    file = tmp_path / "observed.yaml"
+    file.write_text(yaml.safe_dump(document))
+    target = SshTarget(run_dir=tmp_path, run="r8", inventory=file)
+    target.prepare(SPEC)
+    try:
+        host = target.hosts.of("store-0")
+        daemon = max(gather(host).protected_pids - {1})
+        write = f"open('/run/store.pid', 'w').write('{daemon}')"
+        host.agent.run([*PYTHON, write], timeout_s=5)
+
+        with pytest.raises(Refused, match="the agent, the SSH daemon or the init"):
+            target.stop("store-0", timeout_s=5)
+
+        assert target.process("store-0").pid == daemon
+    finally:
+        target.close()
