@@ -1,0 +1,1 @@
+"""Statistics of the gate: pure functions on arrays, numpy and scipy alone."""
