@@ -166,8 +166,14 @@ def pytest_testnodeready(node: Any) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Stops the clusters after the last fixture was torn down."""
-    session.config.stash[RUN].session_ended()
+    """Stops the clusters after the last fixture was torn down.
+
+    A plan alone is no pass: it ends as a run without tests does.
+    """
+    run = session.config.stash[RUN]
+    run.session_ended()
+    if run.planned and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
 
 
 def pytest_terminal_summary(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -125,6 +126,39 @@ def test_options_that_make_no_sense_are_one_line(suite, words, line) -> None:
     assert ended.ret == pytest.ExitCode.USAGE_ERROR
     ended.stderr.fnmatch_lines([line])
     assert "Traceback" not in ended.stderr.str()
+
+
+def test_a_plan_alone_is_no_pass(suite) -> None:
+    suite.makepyfile("def test_it(cluster): pass")
+    roles = ["master", *(f"store-{n}" for n in range(8)), "engine-0", "engine-1"]
+    hosts = {
+        role: {
+            "ansible_host": f"10.0.0.{number}",
+            "roles": [role],
+            "chaos": "allowed",
+            "manage": True,
+            "rails": [
+                {
+                    "name": f"rail{rail}",
+                    "device": f"eth{rail}",
+                    "address": f"10.{rail + 1}.0.{number}",
+                }
+                for rail in range(2)
+            ],
+        }
+        for number, role in enumerate(roles, 1)
+    }
+    path = suite.path / "hosts.yaml"
+    path.write_text(
+        json.dumps({"all": {"vars": {"environment": "test"}, "hosts": hosts}})
+    )
+
+    words = ["--target", "ssh", "--inventory", str(path), "--system", "refimpl"]
+    ended = run(suite, *words)
+
+    ended.assert_outcomes(skipped=1)
+    ended.stdout.fnmatch_lines(["*nothing was done*--arm*"])
+    assert ended.ret == pytest.ExitCode.NO_TESTS_COLLECTED
 
 
 def test_a_target_of_the_environment_is_checked(suite, monkeypatch) -> None:

@@ -212,6 +212,7 @@ def test_other_machines_are_not_touched_without_arm(run, files, tmp_path) -> Non
     done = run(files[:1], [], place=place_of("ssh", inventory(tmp_path)))
 
     assert done.bench.played == []
+    assert done.code == 3
     assert "say --arm" in done.err
     assert "kill(store-1)" in done.out
 
