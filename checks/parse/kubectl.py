@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from ipaddress import ip_interface
 from typing import Any
 
 from checks.facts import Facts, Result, Unread, derived
@@ -154,17 +155,29 @@ def quantity(value: Any) -> int:
 
 
 def _attachment(row: Mapping[str, Any]) -> Attachment:
-    ips = row.get("ips")
     mtu = row.get("mtu")
     pci = part(row, "device-info", "pci")
     return Attachment(
         name=str(row.get("name", "")),
         interface=str(row.get("interface", "")),
-        ips=tuple(str(ip) for ip in ips) if isinstance(ips, Sequence) else (),
+        ips=_addresses(row.get("ips")),
         is_default=row.get("default") is True,
         mtu=mtu if isinstance(mtu, int) else None,
         rdma_device=str(pci.get("rdma-device", "")),
     )
+
+
+def _addresses(told: Any) -> tuple[str, ...]:
+    if told is None:
+        return ()
+    if not isinstance(told, list):
+        raise Garbled(STATUS[0], f"ips is no list: {told!r:.60}")
+    for each in told:
+        try:
+            ip_interface(each)
+        except (ValueError, TypeError):
+            raise Garbled(STATUS[0], f"no address: {each!r:.60}") from None
+    return tuple(map(str, told))
 
 
 def _asked(facts: Facts, kind: str) -> list[Result]:

@@ -98,6 +98,13 @@ def test_no_status_is_not_an_empty_one():
     assert (one.interface, one.ips, one.is_default) == ("net1", ("10.0.0.1",), False)
 
 
+@pytest.mark.parametrize("ips", ['"10.0.0.1"', '["10.0.0"]', "[7.5]", "[null]", "{}"])
+def test_what_is_no_address_is_garbled(ips):
+    text = f'[{{"name":"a","interface":"net1","ips":{ips}}}]'
+    with pytest.raises(Garbled, match="address|no list"):
+        attachments({"metadata": {"annotations": {STATUS: text}}})
+
+
 @pytest.mark.parametrize(
     ("text", "number"), [("8", 8), ("1k", 1000), ("2Gi", 2 << 30), ("1500m", 1)]
 )
