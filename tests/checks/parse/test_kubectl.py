@@ -101,7 +101,7 @@ def test_no_status_is_not_an_empty_one():
 @pytest.mark.parametrize("ips", ['"10.0.0.1"', '["10.0.0"]', "[7.5]", "[null]", "{}"])
 def test_what_is_no_address_is_garbled(ips):
     text = f'[{{"name":"a","interface":"net1","ips":{ips}}}]'
-    with pytest.raises(Garbled, match="address|no list"):
+    with pytest.raises(Garbled, match=r"address|no list"):
         attachments({"metadata": {"annotations": {STATUS: text}}})
 
 
