@@ -15,6 +15,7 @@ which is Prometheus text.
 | `PUT /failpoints/NAME` | body is the spec; answers what is now set, 400 when bad |
 | `DELETE /failpoints[/NAME]` | 204 |
 | `GET /PAGE` | a page of the role's own: text, or JSON when it is not a text |
+| `GET /PAGE?NAME=VALUE` | likewise, of a page that is asked with a query |
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import threading
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import unquote
+from urllib.parse import parse_qsl, unquote
 
 from refimpl.errors import UsageError
 from refimpl.role import parse_address, port_taken
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 _BODY_LIMIT_BYTES: Final = 4096
 _IDLE_TIMEOUT_S: Final = 5.0
 _CONNECTIONS: Final = 16
+_QUERY_FIELDS: Final = 16
 _JSON: Final = "application/json"
 _TOLD: Final = 200
 """Characters of a path that an answer repeats."""
@@ -59,6 +61,7 @@ class AdminServer:
         failpoints: the process's failpoints.
         state: called for each `GET /state`, in a thread of this server.
         pages: further pages of the role by name, called likewise.
+        queries: pages that are called with the fields of the query.
         token: what every request has to show; None asks for nothing.
 
     Raises:
@@ -75,6 +78,7 @@ class AdminServer:
         state: Callable[[], dict[str, Any]],
         pages: Mapping[str, Callable[[], Any]] | None = None,
         *,
+        queries: Mapping[str, Callable[[Mapping[str, str]], Any]] | None = None,
         token: Token | None = None,
     ) -> None:
         host, port = parse_address(listen, "admin address")
@@ -91,6 +95,7 @@ class AdminServer:
         self.registry = registry
         self.failpoints = failpoints
         self.pages = {**(pages or {}), "state": state}
+        self.queries = dict(queries or {})
         self.address = f"{host}:{self._server.server_address[1]}"
         self._thread = threading.Thread(
             target=self._server.serve_forever,
@@ -171,6 +176,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self._json(HTTPStatus.OK, all_[name])
             case [page] if page in door.pages:
                 self._page(door.pages[page])
+            case [page] if page in door.queries:
+                self._page(lambda: door.queries[page](self._query()))
             case _:
                 self._not_found()
 
@@ -222,6 +229,14 @@ class _Handler(BaseHTTPRequestHandler):
     def _path(self) -> list[str]:
         path = self.path.partition("?")[0]
         return [unquote(part) for part in path.split("/") if part]
+
+    def _query(self) -> dict[str, str]:
+        """Fields of the query; of a repeated one the last, of too many none."""
+        text = self.path.partition("?")[2]
+        try:
+            return dict(parse_qsl(text, max_num_fields=_QUERY_FIELDS))
+        except ValueError:
+            return {}
 
     def _set_failpoint(self, name: str) -> None:
         length = self.headers.get("Content-Length", "0")

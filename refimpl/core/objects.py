@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refimpl.core.index import KEY_WORDS, KeyIndex
+from refimpl.core.names import Names
 
 REPLICAS_MAX = 2
 SHARDS = 1024
@@ -38,8 +39,9 @@ Slots = NDArray[np.intp]
 class ObjectTable:
     """Objects in states FREE, PROCESSING and COMPLETE. Slot -1 is for ever FREE."""
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, capacity: int, names_bytes_max: int = 0) -> None:
         self.capacity = capacity
+        self.names = Names(capacity, names_bytes_max)
         self.index = KeyIndex(capacity, _ROW.itemsize // 8)
         self._rows = self.index.rows.view(_ROW).reshape(-1)
         self.keys: NDArray[np.uint64] = self._rows["key"]
@@ -99,6 +101,7 @@ class ObjectTable:
         states = self.state.take(slots)
         assert states.all(), "slot is free already"
         self.index.delete_slots(slots)
+        self.names.forget(slots)
         self.complete -= int(np.count_nonzero(states == COMPLETE))
         self.count -= len(slots)
         self.state[slots] = FREE

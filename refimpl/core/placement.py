@@ -8,7 +8,7 @@ neighbours share their fallback. A host, not a segment, is what fails (Mooncake#
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -40,6 +40,8 @@ class Batch:
     host_id: str
     replicas: int
     exclude: Collection[int]
+    prefer: Sequence[int] = ()
+    """Ids of segments to try first, in this order, whatever the strategy says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +258,8 @@ class _Run:
         self._open = [
             s for s in placement.table.open() if s.info.id not in batch.exclude
         ]
+        by_id = {s.info.id: s for s in self._open} if batch.prefer else {}
+        self._preferred = [by_id[i] for i in batch.prefer if i in by_id]
         self._turn = (
             int(mixed(batch.keys[:1])[0] >> np.uint64(32)) if len(batch.keys) else 0
         )
@@ -264,7 +268,9 @@ class _Run:
 
     def first(self, size: int, members: Members) -> None:
         """Places the first replica of objects of one size."""
-        self._fill(size, members, 0, self._open)
+        left = self._fill_preferred(size, members, 0, self._preferred)
+        if left.size:
+            self._fill(size, left, 0, self._open)
         if self._placement.is_local_first:
             self._count_local(members)
 
@@ -274,12 +280,24 @@ class _Run:
         for row in np.unique(rows[rows != NO_SEGMENT]):
             segment = self._placement.table.by_row[int(row)]
             assert segment is not None, "placed on a segment that is gone"
-            self._fill(size, members[rows == row], 1, self._beside(segment))
+            others = [s for s in self._preferred if s is not segment]
+            left = self._fill_preferred(size, members[rows == row], 1, others)
+            if left.size:
+                self._fill(size, left, 1, self._beside(segment))
 
     def _beside(self, segment: Segment) -> list[Segment]:
         host = segment.info.host_id
         others = [s for s in self._open if s.info.host_id != host]
         return others or [s for s in self._open if s is not segment]
+
+    def _fill_preferred(
+        self, size: int, members: Members, replica: int, preferred: list[Segment]
+    ) -> Members:
+        """What the writer asked for by name, as far as there is room; the rest."""
+        for segment in preferred:
+            if members.size:
+                members = self._take(segment, size, members, replica)
+        return members
 
     def _fill(
         self, size: int, members: Members, replica: int, candidates: list[Segment]
@@ -351,7 +369,7 @@ class _Run:
 
     def _is_local(self, segment: Segment) -> bool:
         """Locality is asked for, not attracted by emptiness: no slow start."""
-        return (
+        return segment in self._preferred or (
             self._placement.is_local_first
             and self._batch.host_id != ""
             and segment.info.host_id == self._batch.host_id

@@ -45,7 +45,7 @@ from refimpl.core.sweep import Sweep
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Sequence
 
 __all__ = [
     "PARTS_MAX",
@@ -62,6 +62,7 @@ __all__ = [
 
 _NAME_TAKEN_PINGS: Final = 3
 _RELEASES_PER_SLICE: Final = 1024
+_NAMES_PER_SLICE: Final = 16_384
 
 Keys = NDArray[np.uint64]
 Words = NDArray[np.uint64]
@@ -89,7 +90,7 @@ class Pool:
 
     def __init__(self, settings: PoolSettings, rng: random.Random) -> None:
         self.settings = settings
-        self._objects = ObjectTable(settings.max_objects)
+        self._objects = ObjectTable(settings.max_objects, settings.max_names_bytes)
         self._segments = SegmentTable(settings.max_segments)
         self._clients = Liveness(settings.client_ttl_s)
         self._discards = Discards()
@@ -252,13 +253,16 @@ class Pool:
         parts: int = 1,
         exclude: Collection[int] = frozenset(),
         pin: str = "",
+        prefer: Sequence[int] = (),
+        names: Sequence[str] = (),
     ) -> Started:
         """Allocates space for new objects, or joins ranks that write one together.
 
         A key that somebody else is writing is refused until the discard time; then it
         is taken over, and the old buffers wait for the release time before they are
         used again. An object that asks for two replicas and finds room for one gets
-        one.
+        one. `prefer` names segments to try first; `names`, one a key, are kept for
+        `names`.
         """
         request = PutRequest(
             keys=keys,
@@ -269,6 +273,8 @@ class Pool:
             parts=parts,
             exclude=exclude,
             pin=pin,
+            prefer=prefer,
+            names=names,
         )
         started = self._puts.start(request, now)
         self._evictor.needed |= self._puts.wants_eviction
@@ -330,19 +336,41 @@ class Pool:
         self._reclaim.drop_leased(only_first(slots, status), now)
         return status
 
-    def remove_all(self, now: float) -> int:
+    def remove_all(self, now: float, force: bool = False) -> int:
         """Removes every complete object without a lease; returns how many.
+
+        By force those that readers hold go as well; their bytes are held back until
+        the leases end.
 
         An operator's call: it walks the whole table at once.
         """
         table, removed = self._objects, 0
         for at in range(0, table.high_water, 16_384):
             part = slice(at, min(at + 16_384, table.high_water))
-            idle = (table.state[part] == COMPLETE) & (table.lease[part] <= now)
-            slots = np.flatnonzero(idle) + at
-            self._reclaim.drop_now(slots)
+            chosen = table.state[part] == COMPLETE
+            if not force:
+                chosen &= table.lease[part] <= now
+            slots = np.flatnonzero(chosen) + at
+            self._reclaim.drop_leased(slots, now)
             removed += len(slots)
         return removed
+
+    def names(self, cursor: int) -> tuple[list[str], int]:
+        """Names of readable objects in one slice of the table, and the next cursor.
+
+        A cursor of 0 begins, and means the end when it comes back. What is written or
+        removed between two calls may be missed or be told twice.
+        """
+        table = self._objects
+        end = min(cursor + _NAMES_PER_SLICE, table.high_water)
+        if cursor >= end:
+            return [], 0
+        part = slice(cursor, end)
+        segment = self._segments.ids.take(table.segment[part])
+        readable = table.state[part] == COMPLETE
+        readable &= np.bitwise_or.reduce(segment, axis=1) != 0
+        slots = (np.flatnonzero(readable) + cursor).tolist()
+        return list(table.names.within(slots)), end if end < table.high_water else 0
 
     # --- housekeeping -----------------------------------------------------------------
 
@@ -456,6 +484,7 @@ class Pool:
             "master_evicted_key_count": evictor.evicted_objects,
             "master_evicted_size_bytes": evictor.evicted_bytes,
             "master_client_expiry_deferred_total": self._clients.deferred,
+            "master_names_dropped_total": self._objects.names.dropped,
             "master_local_first_puts_total": placement.asked,
             "master_local_first_local_total": placement.local,
             "master_local_first_unmatched_total": placement.unmatched,
@@ -469,6 +498,8 @@ class Pool:
             "master_allocated_bytes": segments.allocated_bytes(),
             "master_total_capacity_bytes": segments.capacity_bytes(),
             "master_key_count": table.count,
+            "master_named_key_count": table.names.count,
+            "master_names_bytes": table.names.bytes,
             "master_processing_key_count": table.count - table.complete,
             "master_soft_pin_key_count": float(soft),
             "master_active_clients": len(self._clients),

@@ -15,6 +15,9 @@ class PoolSettings:
 
     max_objects: int = 1 << 20
     """Objects in the table at most; eviction by count keeps it below."""
+    max_names_bytes: int = 64 << 20
+    """Bytes of object names kept for listings; only writers that send names cost any.
+    """
     max_segments: int = 4096
     """Segments mounted or not yet swept at most."""
     allocation_strategy: str = "random"

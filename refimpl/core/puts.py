@@ -29,7 +29,7 @@ from refimpl.core.placement import Batch, Placement
 from refimpl.core.pool_answers import Codes, Started, Words
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from refimpl.core.discards import Discards
     from refimpl.core.reclaim import Reclaim
@@ -55,6 +55,9 @@ class PutRequest:
     parts: int
     exclude: Collection[int]
     pin: str
+    prefer: Sequence[int] = ()
+    names: Sequence[str] = ()
+    """None, or one a key."""
 
     def codes(self) -> Codes:
         """OK, or INVALID_PARAMS where the request makes no sense."""
@@ -203,6 +206,7 @@ class Puts:
             host_id=request.host_id,
             replicas=request.replicas,
             exclude=request.exclude,
+            prefer=request.prefer,
         )
         placed = self._placement.place(batch, now)
         got = placed.row[:, 0] != 0
@@ -216,6 +220,9 @@ class Puts:
         self._objects.size[slots] = batch.sizes[got]
         self._objects.offset[slots, : request.replicas] = placed.offset[got]
         self._objects.segment[slots, : request.replicas] = placed.row[got]
+        if request.names:
+            named = [request.names[row] for row in rows[got].tolist()]
+            self._objects.names.keep(slots, named)
         self._answer_place(answer, rows[got], slots)
 
     def _write(self, slots: Slots, request: PutRequest, now: float) -> None:

@@ -37,6 +37,8 @@ BATCH_CALLS: Final = (
 """Calls with one code a key: requests, failures, partial successes, items."""
 SINGLE_CALLS: Final = (
     "remove_all",
+    "get_all_keys",
+    "service_ready",
     "mount_segment",
     "unmount_segment",
     "get_all_segments",

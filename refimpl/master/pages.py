@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from refimpl.master.metrics import segment_families, value_families
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from prometheus_client import Metric
 
@@ -49,9 +49,37 @@ class Pages:
         yield from value_families(values)
         yield from segment_families({n: (held[n], sizes[n]) for n in sizes})
 
-    def role(self) -> dict[str, Any]:
-        """Who leads: a single master always does."""
-        return {"role": "leader", "service_ready": True, "view": self.view}
+    def role(self) -> str:
+        """Who leads, in upstream's one word: a single master always does."""
+        return "leader"
+
+    def object_names(self) -> str:
+        """Names of the readable objects that have one, one a line (upstream's form).
+
+        Read slice by slice: no call waits for the whole listing.
+        """
+        lines: list[str] = []
+        cursor = 0
+        while True:
+            with self.shared.locked() as (pool, _):
+                names, cursor = pool.names(cursor)
+            lines += (f"{_one_line(name)}\n" for name in names)
+            if not cursor:
+                return "".join(lines)
+
+    def query_segment(self, query: Mapping[str, str]) -> str:
+        """Bytes used and in all of `?segment=NAME` (upstream's form).
+
+        Raises:
+            LookupError: no such segment is mounted.
+        """
+        name = query.get("segment", "")
+        with self.shared.locked() as (pool, _):
+            found = [s for s in pool.segments() if s.name == name]
+        if not found:
+            raise LookupError("failed to query segment: no segment of this name")
+        used, size = found[0].allocated, found[0].size
+        return f"{name}\nUsed(bytes): {used}\nCapacity(bytes) : {size}\n"
 
     def segment_names(self) -> str:
         """Names of the live segments, one a line (upstream's form)."""
@@ -101,3 +129,8 @@ class Pages:
                 self.maintenance.longest_slice_s
             ),
         }
+
+
+def _one_line(name: str) -> str:
+    """A name that writers chose: whatever could end the line stands as an escape."""
+    return name if name.isprintable() else ascii(name)[1:-1]

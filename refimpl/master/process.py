@@ -164,6 +164,11 @@ class Master:
             self._failpoints,
             metrics,
             lease_s=real.default_kv_lease_ttl_s,
+            about={
+                "heartbeat": _address_of(listener),
+                "time_scale": settings.time_scale,
+                "view": view,
+            },
             signed_beats=self._tls is not None,
         )
         self.server = grpc_server(threads=settings.rpc_threads)
@@ -221,9 +226,11 @@ def _admin(
             pages.state,
             {
                 "role": pages.role,
+                "get_all_keys": pages.object_names,
                 "get_all_segments": pages.segment_names,
                 "conservation": pages.conservation,
             },
+            queries={"query_segment": pages.query_segment},
             token=token,
         )
     except PortTaken as error:

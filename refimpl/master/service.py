@@ -23,7 +23,7 @@ from refimpl.names import NAME_RULE, is_name, is_plain
 from refimpl.proto import pool_pb2, pool_pb2_grpc
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
@@ -38,6 +38,7 @@ _LOG: Final = logging.getLogger(__name__)
 _PINS: Final = ("", "soft", "hard")
 _MOST_PARTS: Final = 64
 _MOST_RAILS: Final = 64
+_MOST_PREFERRED: Final = 64
 
 
 def _answers(call: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -73,6 +74,7 @@ class MasterService(pool_pb2_grpc.MasterServicer):
         failpoints: `master.lookup`, `master.put_start`, `master.put_end` and defects.
         metrics: counts every call.
         lease_s: how long a lookup keeps what it found, in real seconds.
+        about: what `Describe` tells: `heartbeat`, `time_scale`, `view`.
         signed_beats: whether who mounts has to bring a key for its heartbeats.
     """
 
@@ -83,12 +85,14 @@ class MasterService(pool_pb2_grpc.MasterServicer):
         metrics: CallMetrics,
         *,
         lease_s: float,
+        about: Mapping[str, Any] | None = None,
         signed_beats: bool = False,
     ) -> None:
         self._shared = shared
         self._failpoints = failpoints
         self.metrics = metrics
         self._lease_ms = int(lease_s * 1000)
+        self._about = dict(about or {})
         self._key_bytes = KEY_BYTES if signed_beats else 0
 
     @_answers("batch_get_replica_list")
@@ -130,6 +134,13 @@ class MasterService(pool_pb2_grpc.MasterServicer):
         _require(request.pin in _PINS, f"pin {request.pin!r} is not one of {_PINS}")
         _require(replicas <= REPLICAS_MAX, f"replicas is above {REPLICAS_MAX}")
         _require(parts <= _MOST_PARTS, f"parts is above {_MOST_PARTS}")
+        _require(
+            len(request.names) in (0, len(keys)),
+            f"names has {len(request.names)} names for {len(keys)} keys",
+        )
+        _require(
+            len(request.prefer) <= _MOST_PREFERRED, f"prefer is above {_MOST_PREFERRED}"
+        )
         code = self._failpoints.hit("master.put_start")
         if code is not None and code < 0:
             self.metrics.answered("batch_put_start", len(keys), len(keys))
@@ -166,6 +177,8 @@ class MasterService(pool_pb2_grpc.MasterServicer):
                 parts=request.parts or 1,
                 exclude=frozenset(request.exclude),
                 pin=request.pin,
+                prefer=tuple(request.prefer),
+                names=tuple(request.names),
             )
             directory = shared.directory
         if np.any(started.status == Code.NO_AVAILABLE_HANDLE):
@@ -217,12 +230,28 @@ class MasterService(pool_pb2_grpc.MasterServicer):
         keys = keys_of(request.keys)
         if request.all:
             with self._shared.locked() as (pool, now):
-                pool.remove_all(now)
+                removed = pool.remove_all(now, force=request.force)
             self.metrics.answered("remove_all", 1, 0)
-            return pool_pb2.StatusResponse()
+            return pool_pb2.StatusResponse(removed=removed)
         with self._shared.locked() as (pool, now):
             status = pool.remove(keys, now, force=request.force)
         return self._statuses("batch_remove", status)
+
+    @_answers("get_all_keys")
+    def ListNames(
+        self, request: pool_pb2.ListNamesRequest
+    ) -> pool_pb2.ListNamesResponse:
+        """Names of objects in one slice of the table: the lock is held for that."""
+        with self._shared.locked() as (pool, _):
+            names, cursor = pool.names(request.cursor)
+        self.metrics.answered("get_all_keys", 1, 0)
+        return pool_pb2.ListNamesResponse(names=names, cursor=cursor)
+
+    @_answers("service_ready")
+    def Describe(self, _request: pool_pb2.DescribeRequest) -> pool_pb2.DescribeResponse:
+        """Where to send heartbeats, and the factor on every duration."""
+        self.metrics.answered("service_ready", 1, 0)
+        return pool_pb2.DescribeResponse(lease_ms=self._lease_ms, **self._about)
 
     @_answers("mount_segment")
     def MountSegment(self, request: pool_pb2.MountRequest) -> pool_pb2.Status:

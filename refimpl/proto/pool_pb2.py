@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18refimpl/proto/pool.proto\x12\x14moonquake.refimpl.v1\"&\n\x06Status\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0e\n\x06\x64\x65tail\x18\x02 \x01(\t\"%\n\x04Rail\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\"\xa3\x01\n\x07Segment\x12\n\n\x02id\x18\x01 \x01(\x06\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07host_id\x18\x03 \x01(\t\x12\x0c\n\x04size\x18\x04 \x01(\x04\x12)\n\x05rails\x18\x05 \x03(\x0b\x32\x1a.moonquake.refimpl.v1.Rail\x12\x11\n\tnuma_node\x18\x06 \x01(\x05\x12\x11\n\tallocated\x18\x07 \x01(\x04\x12\x0e\n\x06status\x18\x08 \x01(\t\"/\n\rLookupRequest\x12\x0c\n\x04keys\x18\x01 \x01(\x0c\x12\x10\n\x08no_lease\x18\x02 \x01(\x08\"\xc5\x01\n\x0eLookupResponse\x12\x0e\n\x06status\x18\x01 \x01(\x0c\x12\x0f\n\x07segment\x18\x02 \x01(\x0c\x12\x0e\n\x06offset\x18\x03 \x01(\x0c\x12\x0c\n\x04size\x18\x04 \x01(\x0c\x12\x10\n\x08\x63hecksum\x18\x05 \x01(\x0c\x12\r\n\x05parts\x18\x06 \x01(\x0c\x12\x10\n\x08replicas\x18\x07 \x01(\r\x12\x10\n\x08lease_ms\x18\x08 \x01(\r\x12/\n\x08segments\x18\t \x03(\x0b\x32\x1d.moonquake.refimpl.v1.Segment\"\x8e\x01\n\x0fPutStartRequest\x12\x0c\n\x04keys\x18\x01 \x01(\x0c\x12\r\n\x05sizes\x18\x02 \x01(\x0c\x12\x0e\n\x06\x63lient\x18\x03 \x01(\x06\x12\x0f\n\x07host_id\x18\x04 \x01(\t\x12\x10\n\x08replicas\x18\x05 \x01(\r\x12\r\n\x05parts\x18\x06 \x01(\r\x12\x0f\n\x07\x65xclude\x18\x07 \x03(\x06\x12\x0b\n\x03pin\x18\x08 \x01(\t\"\x95\x01\n\x10PutStartResponse\x12\x0e\n\x06status\x18\x01 \x01(\x0c\x12\r\n\x05token\x18\x02 \x01(\x0c\x12\x0f\n\x07segment\x18\x03 \x01(\x0c\x12\x0e\n\x06offset\x18\x04 \x01(\x0c\x12\x10\n\x08replicas\x18\x05 \x01(\r\x12/\n\x08segments\x18\x06 \x03(\x0b\x32\x1d.moonquake.refimpl.v1.Segment\"\\\n\rPutEndRequest\x12\x0c\n\x04keys\x18\x01 \x01(\x0c\x12\r\n\x05token\x18\x02 \x01(\x0c\x12\x10\n\x08\x63hecksum\x18\x03 \x01(\x0c\x12\x0c\n\x04part\x18\x04 \x01(\r\x12\x0e\n\x06\x63lient\x18\x05 \x01(\x06\" \n\x0eStatusResponse\x12\x0e\n\x06status\x18\x01 \x01(\x0c\"9\n\rRemoveRequest\x12\x0c\n\x04keys\x18\x01 \x01(\x0c\x12\r\n\x05\x66orce\x18\x02 \x01(\x08\x12\x0b\n\x03\x61ll\x18\x03 \x01(\x08\"`\n\x0cMountRequest\x12.\n\x07segment\x18\x01 \x01(\x0b\x32\x1d.moonquake.refimpl.v1.Segment\x12\x0e\n\x06\x63lient\x18\x02 \x01(\x06\x12\x10\n\x08\x62\x65\x61t_key\x18\x03 \x01(\x0c\"=\n\x0eUnmountRequest\x12\n\n\x02id\x18\x01 \x01(\x06\x12\x0e\n\x06\x63lient\x18\x02 \x01(\x06\x12\x0f\n\x07grace_s\x18\x03 \x01(\x01\"\x15\n\x13ListSegmentsRequest\"G\n\x14ListSegmentsResponse\x12/\n\x08segments\x18\x01 \x03(\x0b\x32\x1d.moonquake.refimpl.v1.Segment\"m\n\x0ePrefillRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0f\n\x07session\x18\x02 \x01(\t\x12\x14\n\x0cinput_length\x18\x03 \x01(\r\x12\x10\n\x08hash_ids\x18\x04 \x01(\x0c\x12\x0e\n\x06policy\x18\x05 \x01(\t\"\xf0\x02\n\x0fPrefillResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\n\n\x02ok\x18\x02 \x01(\x08\x12\r\n\x05\x65rror\x18\x03 \x01(\t\x12\x0f\n\x07queue_s\x18\x04 \x01(\x01\x12\x14\n\x0c\x63\x61\x63he_wait_s\x18\x05 \x01(\x01\x12\x12\n\ndeadline_s\x18\x06 \x01(\x01\x12\x1a\n\x12prefill_modelled_s\x18\x07 \x01(\x01\x12\x17\n\x0fttft_modelled_s\x18\x08 \x01(\x01\x12\x14\n\x0cinput_tokens\x18\t \x01(\r\x12\x11\n\tl1_tokens\x18\n \x01(\r\x12\x11\n\tl2_tokens\x18\x0b \x01(\r\x12\x11\n\tl3_tokens\x18\x0c \x01(\r\x12\x19\n\x11recomputed_tokens\x18\r \x01(\r\x12\x13\n\x0boutput_hash\x18\x0e \x01(\t\x12\x18\n\x10prefetch_outcome\x18\x0f \x01(\t\x12\x0e\n\x06stores\x18\x10 \x03(\t\x12\x15\n\rtouched_fault\x18\x11 \x01(\x08\"\"\n\x0c\x41\x62ortRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"\x14\n\x04Json\x12\x0c\n\x04text\x18\x01 \x01(\t2\xc9\x05\n\x06Master\x12S\n\x06Lookup\x12#.moonquake.refimpl.v1.LookupRequest\x1a$.moonquake.refimpl.v1.LookupResponse\x12Y\n\x08PutStart\x12%.moonquake.refimpl.v1.PutStartRequest\x1a&.moonquake.refimpl.v1.PutStartResponse\x12S\n\x06PutEnd\x12#.moonquake.refimpl.v1.PutEndRequest\x1a$.moonquake.refimpl.v1.StatusResponse\x12V\n\tPutRevoke\x12#.moonquake.refimpl.v1.PutEndRequest\x1a$.moonquake.refimpl.v1.StatusResponse\x12S\n\x06Remove\x12#.moonquake.refimpl.v1.RemoveRequest\x1a$.moonquake.refimpl.v1.StatusResponse\x12P\n\x0cMountSegment\x12\".moonquake.refimpl.v1.MountRequest\x1a\x1c.moonquake.refimpl.v1.Status\x12T\n\x0eUnmountSegment\x12$.moonquake.refimpl.v1.UnmountRequest\x1a\x1c.moonquake.refimpl.v1.Status\x12\x65\n\x0cListSegments\x12).moonquake.refimpl.v1.ListSegmentsRequest\x1a*.moonquake.refimpl.v1.ListSegmentsResponse2\xee\x01\n\x06\x45ngine\x12V\n\x07Prefill\x12$.moonquake.refimpl.v1.PrefillRequest\x1a%.moonquake.refimpl.v1.PrefillResponse\x12I\n\x05\x41\x62ort\x12\".moonquake.refimpl.v1.AbortRequest\x1a\x1c.moonquake.refimpl.v1.Status\x12\x41\n\x07\x43ontrol\x12\x1a.moonquake.refimpl.v1.Json\x1a\x1a.moonquake.refimpl.v1.Jsonb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18refimpl/proto/pool.proto\x12\x14moonquake.refimpl.v1\"&\n\x06Status\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0e\n\x06\x64\x65tail\x18\x02 \x01(\t\"%\n\x04Rail\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\"\xa3\x01\n\x07Segment\x12\n\n\x02id\x18\x01 \x01(\x06\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07host_id\x18\x03 \x01(\t\x12\x0c\n\x04size\x18\x04 \x01(\x04\x12)\n\x05rails\x18\x05 \x03(\x0b\x32\x1a.moonquake.refimpl.v1.Rail\x12\x11\n\tnuma_node\x18\x06 \x01(\x05\x12\x11\n\tallocated\x18\x07 \x01(\x04\x12\x0e\n\x06status\x18\x08 \x01(\t\"/\n\rLookupRequest\x12\x0c\n\x04keys\x18\x01 \x01(\x0c\x12\x10\n\x08no_lease\x18\x02 \x01(\x08\"\xc5\x01\n\x0eLookupResponse\x12\x0e\n\x06status\x18\x01 \x01(\x0c\x12\x0f\n\x07segment\x18\x02 \x01(\x0c\x12\x0e\n\x06offset\x18\x03 \x01(\x0c\x12\x0c\n\x04size\x18\x04 \x01(\x0c\x12\x10\n\x08\x63hecksum\x18\x05 \x01(\x0c\x12\r\n\x05parts\x18\x06 \x01(\x0c\x12\x10\n\x08replicas\x18\x07 \x01(\r\x12\x10\n\x08lease_ms\x18\x08 \x01(\r\x12/\n\x08segments\x18\t \x03(\x0b\x32\x1d.moonquake.refimpl.v1.Segment\"\xad\x01\n\x0fPutStartRequest\x12\x0c\n\x04keys\x18\x01 \x01(\x0c\x12\r\n\x05sizes\x18\x02 \x01(\x0c\x12\x0e\n\x06\x63lient\x18\x03 \x01(\x06\x12\x0f\n\x07host_id\x18\x04 \x01(\t\x12\x10\n\x08replicas\x18\x05 \x01(\r\x12\r\n\x05parts\x18\x06 \x01(\r\x12\x0f\n\x07\x65xclude\x18\x07 \x03(\x06\x12\x0b\n\x03pin\x18\x08 \x01(\t\x12\r\n\x05names\x18\t \x03(\t\x12\x0e\n\x06prefer\x18\n \x03(\x06\"\x95\x01\n\x10PutStartResponse\x12\x0e\n\x06status\x18\x01 \x01(\x0c\x12\r\n\x05token\x18\x02 \x01(\x0c\x12\x0f\n\x07segment\x18\x03 \x01(\x0c\x12\x0e\n\x06offset\x18\x04 \x01(\x0c\x12\x10\n\x08replicas\x18\x05 \x01(\r\x12/\n\x08segments\x18\x06 \x03(\x0b\x32\x1d.moonquake.refimpl.v1.Segment\"\\\n\rPutEndRequest\x12\x0c\n\x04keys\x18\x01 \x01(\x0c\x12\r\n\x05token\x18\x02 \x01(\x0c\x12\x10\n\x08\x63hecksum\x18\x03 \x01(\x0c\x12\x0c\n\x04part\x18\x04 \x01(\r\x12\x0e\n\x06\x63lient\x18\x05 \x01(\x06\"1\n\x0eStatusResponse\x12\x0e\n\x06status\x18\x01 \x01(\x0c\x12\x0f\n\x07removed\x18\x02 \x01(\x04\"9\n\rRemoveRequest\x12\x0c\n\x04keys\x18\x01 \x01(\x0c\x12\r\n\x05\x66orce\x18\x02 \x01(\x08\x12\x0b\n\x03\x61ll\x18\x03 \x01(\x08\"`\n\x0cMountRequest\x12.\n\x07segment\x18\x01 \x01(\x0b\x32\x1d.moonquake.refimpl.v1.Segment\x12\x0e\n\x06\x63lient\x18\x02 \x01(\x06\x12\x10\n\x08\x62\x65\x61t_key\x18\x03 \x01(\x0c\"=\n\x0eUnmountRequest\x12\n\n\x02id\x18\x01 \x01(\x06\x12\x0e\n\x06\x63lient\x18\x02 \x01(\x06\x12\x0f\n\x07grace_s\x18\x03 \x01(\x01\"\"\n\x10ListNamesRequest\x12\x0e\n\x06\x63ursor\x18\x01 \x01(\x04\"2\n\x11ListNamesResponse\x12\r\n\x05names\x18\x01 \x03(\t\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\x04\"\x11\n\x0f\x44\x65scribeRequest\"Y\n\x10\x44\x65scribeResponse\x12\x11\n\theartbeat\x18\x01 \x01(\t\x12\x12\n\ntime_scale\x18\x02 \x01(\x01\x12\x10\n\x08lease_ms\x18\x03 \x01(\r\x12\x0c\n\x04view\x18\x04 \x01(\x04\"\x15\n\x13ListSegmentsRequest\"G\n\x14ListSegmentsResponse\x12/\n\x08segments\x18\x01 \x03(\x0b\x32\x1d.moonquake.refimpl.v1.Segment\"m\n\x0ePrefillRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0f\n\x07session\x18\x02 \x01(\t\x12\x14\n\x0cinput_length\x18\x03 \x01(\r\x12\x10\n\x08hash_ids\x18\x04 \x01(\x0c\x12\x0e\n\x06policy\x18\x05 \x01(\t\"\xf0\x02\n\x0fPrefillResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\n\n\x02ok\x18\x02 \x01(\x08\x12\r\n\x05\x65rror\x18\x03 \x01(\t\x12\x0f\n\x07queue_s\x18\x04 \x01(\x01\x12\x14\n\x0c\x63\x61\x63he_wait_s\x18\x05 \x01(\x01\x12\x12\n\ndeadline_s\x18\x06 \x01(\x01\x12\x1a\n\x12prefill_modelled_s\x18\x07 \x01(\x01\x12\x17\n\x0fttft_modelled_s\x18\x08 \x01(\x01\x12\x14\n\x0cinput_tokens\x18\t \x01(\r\x12\x11\n\tl1_tokens\x18\n \x01(\r\x12\x11\n\tl2_tokens\x18\x0b \x01(\r\x12\x11\n\tl3_tokens\x18\x0c \x01(\r\x12\x19\n\x11recomputed_tokens\x18\r \x01(\r\x12\x13\n\x0boutput_hash\x18\x0e \x01(\t\x12\x18\n\x10prefetch_outcome\x18\x0f \x01(\t\x12\x0e\n\x06stores\x18\x10 \x03(\t\x12\x15\n\rtouched_fault\x18\x11 \x01(\x08\"\"\n\x0c\x41\x62ortRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"\x14\n\x04Json\x12\x0c\n\x04text\x18\x01 \x01(\t2\x82\x07\n\x06Master\x12S\n\x06Lookup\x12#.moonquake.refimpl.v1.LookupRequest\x1a$.moonquake.refimpl.v1.LookupResponse\x12Y\n\x08PutStart\x12%.moonquake.refimpl.v1.PutStartRequest\x1a&.moonquake.refimpl.v1.PutStartResponse\x12S\n\x06PutEnd\x12#.moonquake.refimpl.v1.PutEndRequest\x1a$.moonquake.refimpl.v1.StatusResponse\x12V\n\tPutRevoke\x12#.moonquake.refimpl.v1.PutEndRequest\x1a$.moonquake.refimpl.v1.StatusResponse\x12S\n\x06Remove\x12#.moonquake.refimpl.v1.RemoveRequest\x1a$.moonquake.refimpl.v1.StatusResponse\x12P\n\x0cMountSegment\x12\".moonquake.refimpl.v1.MountRequest\x1a\x1c.moonquake.refimpl.v1.Status\x12T\n\x0eUnmountSegment\x12$.moonquake.refimpl.v1.UnmountRequest\x1a\x1c.moonquake.refimpl.v1.Status\x12\x65\n\x0cListSegments\x12).moonquake.refimpl.v1.ListSegmentsRequest\x1a*.moonquake.refimpl.v1.ListSegmentsResponse\x12\\\n\tListNames\x12&.moonquake.refimpl.v1.ListNamesRequest\x1a\'.moonquake.refimpl.v1.ListNamesResponse\x12Y\n\x08\x44\x65scribe\x12%.moonquake.refimpl.v1.DescribeRequest\x1a&.moonquake.refimpl.v1.DescribeResponse2\xee\x01\n\x06\x45ngine\x12V\n\x07Prefill\x12$.moonquake.refimpl.v1.PrefillRequest\x1a%.moonquake.refimpl.v1.PrefillResponse\x12I\n\x05\x41\x62ort\x12\".moonquake.refimpl.v1.AbortRequest\x1a\x1c.moonquake.refimpl.v1.Status\x12\x41\n\x07\x43ontrol\x12\x1a.moonquake.refimpl.v1.Json\x1a\x1a.moonquake.refimpl.v1.Jsonb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -42,33 +42,41 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LOOKUPRESPONSE']._serialized_start=345
   _globals['_LOOKUPRESPONSE']._serialized_end=542
   _globals['_PUTSTARTREQUEST']._serialized_start=545
-  _globals['_PUTSTARTREQUEST']._serialized_end=687
-  _globals['_PUTSTARTRESPONSE']._serialized_start=690
-  _globals['_PUTSTARTRESPONSE']._serialized_end=839
-  _globals['_PUTENDREQUEST']._serialized_start=841
-  _globals['_PUTENDREQUEST']._serialized_end=933
-  _globals['_STATUSRESPONSE']._serialized_start=935
-  _globals['_STATUSRESPONSE']._serialized_end=967
-  _globals['_REMOVEREQUEST']._serialized_start=969
-  _globals['_REMOVEREQUEST']._serialized_end=1026
-  _globals['_MOUNTREQUEST']._serialized_start=1028
-  _globals['_MOUNTREQUEST']._serialized_end=1124
-  _globals['_UNMOUNTREQUEST']._serialized_start=1126
-  _globals['_UNMOUNTREQUEST']._serialized_end=1187
-  _globals['_LISTSEGMENTSREQUEST']._serialized_start=1189
-  _globals['_LISTSEGMENTSREQUEST']._serialized_end=1210
-  _globals['_LISTSEGMENTSRESPONSE']._serialized_start=1212
-  _globals['_LISTSEGMENTSRESPONSE']._serialized_end=1283
-  _globals['_PREFILLREQUEST']._serialized_start=1285
-  _globals['_PREFILLREQUEST']._serialized_end=1394
-  _globals['_PREFILLRESPONSE']._serialized_start=1397
-  _globals['_PREFILLRESPONSE']._serialized_end=1765
-  _globals['_ABORTREQUEST']._serialized_start=1767
-  _globals['_ABORTREQUEST']._serialized_end=1801
-  _globals['_JSON']._serialized_start=1803
-  _globals['_JSON']._serialized_end=1823
-  _globals['_MASTER']._serialized_start=1826
-  _globals['_MASTER']._serialized_end=2539
-  _globals['_ENGINE']._serialized_start=2542
-  _globals['_ENGINE']._serialized_end=2780
+  _globals['_PUTSTARTREQUEST']._serialized_end=718
+  _globals['_PUTSTARTRESPONSE']._serialized_start=721
+  _globals['_PUTSTARTRESPONSE']._serialized_end=870
+  _globals['_PUTENDREQUEST']._serialized_start=872
+  _globals['_PUTENDREQUEST']._serialized_end=964
+  _globals['_STATUSRESPONSE']._serialized_start=966
+  _globals['_STATUSRESPONSE']._serialized_end=1015
+  _globals['_REMOVEREQUEST']._serialized_start=1017
+  _globals['_REMOVEREQUEST']._serialized_end=1074
+  _globals['_MOUNTREQUEST']._serialized_start=1076
+  _globals['_MOUNTREQUEST']._serialized_end=1172
+  _globals['_UNMOUNTREQUEST']._serialized_start=1174
+  _globals['_UNMOUNTREQUEST']._serialized_end=1235
+  _globals['_LISTNAMESREQUEST']._serialized_start=1237
+  _globals['_LISTNAMESREQUEST']._serialized_end=1271
+  _globals['_LISTNAMESRESPONSE']._serialized_start=1273
+  _globals['_LISTNAMESRESPONSE']._serialized_end=1323
+  _globals['_DESCRIBEREQUEST']._serialized_start=1325
+  _globals['_DESCRIBEREQUEST']._serialized_end=1342
+  _globals['_DESCRIBERESPONSE']._serialized_start=1344
+  _globals['_DESCRIBERESPONSE']._serialized_end=1433
+  _globals['_LISTSEGMENTSREQUEST']._serialized_start=1435
+  _globals['_LISTSEGMENTSREQUEST']._serialized_end=1456
+  _globals['_LISTSEGMENTSRESPONSE']._serialized_start=1458
+  _globals['_LISTSEGMENTSRESPONSE']._serialized_end=1529
+  _globals['_PREFILLREQUEST']._serialized_start=1531
+  _globals['_PREFILLREQUEST']._serialized_end=1640
+  _globals['_PREFILLRESPONSE']._serialized_start=1643
+  _globals['_PREFILLRESPONSE']._serialized_end=2011
+  _globals['_ABORTREQUEST']._serialized_start=2013
+  _globals['_ABORTREQUEST']._serialized_end=2047
+  _globals['_JSON']._serialized_start=2049
+  _globals['_JSON']._serialized_end=2069
+  _globals['_MASTER']._serialized_start=2072
+  _globals['_MASTER']._serialized_end=2970
+  _globals['_ENGINE']._serialized_start=2973
+  _globals['_ENGINE']._serialized_end=3211
 # @@protoc_insertion_point(module_scope)

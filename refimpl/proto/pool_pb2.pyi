@@ -73,7 +73,7 @@ class LookupResponse(_message.Message):
     def __init__(self, status: _Optional[bytes] = ..., segment: _Optional[bytes] = ..., offset: _Optional[bytes] = ..., size: _Optional[bytes] = ..., checksum: _Optional[bytes] = ..., parts: _Optional[bytes] = ..., replicas: _Optional[int] = ..., lease_ms: _Optional[int] = ..., segments: _Optional[_Iterable[_Union[Segment, _Mapping]]] = ...) -> None: ...
 
 class PutStartRequest(_message.Message):
-    __slots__ = ("keys", "sizes", "client", "host_id", "replicas", "parts", "exclude", "pin")
+    __slots__ = ("keys", "sizes", "client", "host_id", "replicas", "parts", "exclude", "pin", "names", "prefer")
     KEYS_FIELD_NUMBER: _ClassVar[int]
     SIZES_FIELD_NUMBER: _ClassVar[int]
     CLIENT_FIELD_NUMBER: _ClassVar[int]
@@ -82,6 +82,8 @@ class PutStartRequest(_message.Message):
     PARTS_FIELD_NUMBER: _ClassVar[int]
     EXCLUDE_FIELD_NUMBER: _ClassVar[int]
     PIN_FIELD_NUMBER: _ClassVar[int]
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    PREFER_FIELD_NUMBER: _ClassVar[int]
     keys: bytes
     sizes: bytes
     client: int
@@ -90,7 +92,9 @@ class PutStartRequest(_message.Message):
     parts: int
     exclude: _containers.RepeatedScalarFieldContainer[int]
     pin: str
-    def __init__(self, keys: _Optional[bytes] = ..., sizes: _Optional[bytes] = ..., client: _Optional[int] = ..., host_id: _Optional[str] = ..., replicas: _Optional[int] = ..., parts: _Optional[int] = ..., exclude: _Optional[_Iterable[int]] = ..., pin: _Optional[str] = ...) -> None: ...
+    names: _containers.RepeatedScalarFieldContainer[str]
+    prefer: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, keys: _Optional[bytes] = ..., sizes: _Optional[bytes] = ..., client: _Optional[int] = ..., host_id: _Optional[str] = ..., replicas: _Optional[int] = ..., parts: _Optional[int] = ..., exclude: _Optional[_Iterable[int]] = ..., pin: _Optional[str] = ..., names: _Optional[_Iterable[str]] = ..., prefer: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PutStartResponse(_message.Message):
     __slots__ = ("status", "token", "segment", "offset", "replicas", "segments")
@@ -123,10 +127,12 @@ class PutEndRequest(_message.Message):
     def __init__(self, keys: _Optional[bytes] = ..., token: _Optional[bytes] = ..., checksum: _Optional[bytes] = ..., part: _Optional[int] = ..., client: _Optional[int] = ...) -> None: ...
 
 class StatusResponse(_message.Message):
-    __slots__ = ("status",)
+    __slots__ = ("status", "removed")
     STATUS_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_FIELD_NUMBER: _ClassVar[int]
     status: bytes
-    def __init__(self, status: _Optional[bytes] = ...) -> None: ...
+    removed: int
+    def __init__(self, status: _Optional[bytes] = ..., removed: _Optional[int] = ...) -> None: ...
 
 class RemoveRequest(_message.Message):
     __slots__ = ("keys", "force", "all")
@@ -157,6 +163,36 @@ class UnmountRequest(_message.Message):
     client: int
     grace_s: float
     def __init__(self, id: _Optional[int] = ..., client: _Optional[int] = ..., grace_s: _Optional[float] = ...) -> None: ...
+
+class ListNamesRequest(_message.Message):
+    __slots__ = ("cursor",)
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    cursor: int
+    def __init__(self, cursor: _Optional[int] = ...) -> None: ...
+
+class ListNamesResponse(_message.Message):
+    __slots__ = ("names", "cursor")
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    names: _containers.RepeatedScalarFieldContainer[str]
+    cursor: int
+    def __init__(self, names: _Optional[_Iterable[str]] = ..., cursor: _Optional[int] = ...) -> None: ...
+
+class DescribeRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DescribeResponse(_message.Message):
+    __slots__ = ("heartbeat", "time_scale", "lease_ms", "view")
+    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    TIME_SCALE_FIELD_NUMBER: _ClassVar[int]
+    LEASE_MS_FIELD_NUMBER: _ClassVar[int]
+    VIEW_FIELD_NUMBER: _ClassVar[int]
+    heartbeat: str
+    time_scale: float
+    lease_ms: int
+    view: int
+    def __init__(self, heartbeat: _Optional[str] = ..., time_scale: _Optional[float] = ..., lease_ms: _Optional[int] = ..., view: _Optional[int] = ...) -> None: ...
 
 class ListSegmentsRequest(_message.Message):
     __slots__ = ()

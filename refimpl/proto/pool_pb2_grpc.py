@@ -75,6 +75,16 @@ class MasterStub:
                 request_serializer=refimpl_dot_proto_dot_pool__pb2.ListSegmentsRequest.SerializeToString,
                 response_deserializer=refimpl_dot_proto_dot_pool__pb2.ListSegmentsResponse.FromString,
                 _registered_method=True)
+        self.ListNames = channel.unary_unary(
+                '/moonquake.refimpl.v1.Master/ListNames',
+                request_serializer=refimpl_dot_proto_dot_pool__pb2.ListNamesRequest.SerializeToString,
+                response_deserializer=refimpl_dot_proto_dot_pool__pb2.ListNamesResponse.FromString,
+                _registered_method=True)
+        self.Describe = channel.unary_unary(
+                '/moonquake.refimpl.v1.Master/Describe',
+                request_serializer=refimpl_dot_proto_dot_pool__pb2.DescribeRequest.SerializeToString,
+                response_deserializer=refimpl_dot_proto_dot_pool__pb2.DescribeResponse.FromString,
+                _registered_method=True)
 
 
 class MasterServicer:
@@ -130,6 +140,20 @@ class MasterServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListNames(self, request, context):
+        """Names that writers gave their objects, a bounded slice of the table a call.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Describe(self, request, context):
+        """What a newcomer has to know before it can contribute.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_MasterServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -172,6 +196,16 @@ def add_MasterServicer_to_server(servicer, server):
                     servicer.ListSegments,
                     request_deserializer=refimpl_dot_proto_dot_pool__pb2.ListSegmentsRequest.FromString,
                     response_serializer=refimpl_dot_proto_dot_pool__pb2.ListSegmentsResponse.SerializeToString,
+            ),
+            'ListNames': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListNames,
+                    request_deserializer=refimpl_dot_proto_dot_pool__pb2.ListNamesRequest.FromString,
+                    response_serializer=refimpl_dot_proto_dot_pool__pb2.ListNamesResponse.SerializeToString,
+            ),
+            'Describe': grpc.unary_unary_rpc_method_handler(
+                    servicer.Describe,
+                    request_deserializer=refimpl_dot_proto_dot_pool__pb2.DescribeRequest.FromString,
+                    response_serializer=refimpl_dot_proto_dot_pool__pb2.DescribeResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -391,6 +425,60 @@ class Master:
             '/moonquake.refimpl.v1.Master/ListSegments',
             refimpl_dot_proto_dot_pool__pb2.ListSegmentsRequest.SerializeToString,
             refimpl_dot_proto_dot_pool__pb2.ListSegmentsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListNames(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/moonquake.refimpl.v1.Master/ListNames',
+            refimpl_dot_proto_dot_pool__pb2.ListNamesRequest.SerializeToString,
+            refimpl_dot_proto_dot_pool__pb2.ListNamesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Describe(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/moonquake.refimpl.v1.Master/Describe',
+            refimpl_dot_proto_dot_pool__pb2.DescribeRequest.SerializeToString,
+            refimpl_dot_proto_dot_pool__pb2.DescribeResponse.FromString,
             options,
             channel_credentials,
             insecure,

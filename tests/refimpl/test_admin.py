@@ -135,3 +135,24 @@ def test_close_frees_the_port_and_may_be_called_twice(points):
 
     again = AdminServer(door.address, "store", CollectorRegistry(), points, dict)
     again.close()
+
+
+def test_a_page_may_be_asked_with_a_query(points):
+    door = AdminServer(
+        "127.0.0.1:0",
+        "store",
+        CollectorRegistry(),
+        points,
+        dict,
+        queries={"find": lambda query: f"{sorted(query.items())}"},
+    )
+    door.start()
+    try:
+        asked = _ask(door, "GET", "/find?a=1%2F2&b=x+y")
+        bare = _ask(door, "GET", "/find")
+        many = _ask(door, "GET", "/find?" + "&".join(f"k{i}=1" for i in range(99)))
+    finally:
+        door.close()
+
+    assert asked == (200, "[('a', '1/2'), ('b', 'x y')]")
+    assert bare == many == (200, "[]")

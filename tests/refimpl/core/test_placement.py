@@ -28,13 +28,24 @@ class Fleet:
         )
         return self.table.mount(info, client=number, fresh_until=fresh_until)
 
-    def put(self, count, writer="", *, replicas=1, exclude=(), now=10.0, sizes=PAGE):
+    def put(
+        self,
+        count,
+        writer="",
+        *,
+        replicas=1,
+        exclude=(),
+        now=10.0,
+        sizes=PAGE,
+        prefer=(),
+    ):
         batch = Batch(
             keys=self._lots.integers(0, 2**64, (count, 4), dtype=np.uint64),
             sizes=np.broadcast_to(np.uint32(sizes), (count,)).copy(),
             host_id=writer,
             replicas=replicas,
             exclude=frozenset(exclude),
+            prefer=prefer,
         )
         return self.placement.place(batch, now).row
 
@@ -251,3 +262,47 @@ def test_who_joins_within_a_window_has_no_share_of_what_was_placed_before():
     rows = fleet.put(64, now=10.1)
 
     assert np.count_nonzero(fleet.hosts_of(rows) == HOSTS[7]) == 64 * 2 // 8
+
+
+# --- preferred segments ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strategy", ["random", "free_ratio_first", "local_first"])
+def test_a_preferred_segment_takes_all_it_has_room_for(strategy):
+    fleet = Fleet(strategy, HOSTS[:4], pages=8)
+    row = fleet.table.get(3).row
+    rows = fleet.put(12, "host-0", prefer=(3,))
+
+    assert (rows == row).sum() == 8
+    assert (rows != 0).all()
+
+
+def test_preferred_segments_are_tried_in_their_order():
+    fleet = Fleet("random", HOSTS[:4], pages=8)
+    rows = fleet.put(12, prefer=(4, 2))
+
+    assert (rows == fleet.table.get(4).row).sum() == 8
+    assert (rows == fleet.table.get(2).row).sum() == 4
+
+
+def test_the_second_replica_goes_to_the_other_preferred_segment():
+    fleet = Fleet("random", ["one", "one", "two"])
+    rows = fleet.put(5, replicas=2, prefer=(1, 2))
+
+    assert (rows[:, 0] == fleet.table.get(1).row).all()
+    assert (rows[:, 1] == fleet.table.get(2).row).all()
+
+
+def test_what_is_asked_for_by_name_is_not_held_to_slow_start():
+    fleet = Fleet("random", HOSTS[:4])
+    fleet.add(9, "host-9", fresh_until=100.0)
+    rows = fleet.put(100, prefer=(9,))
+
+    assert (rows == fleet.table.get(9).row).all()
+
+
+def test_an_excluded_or_unknown_segment_is_not_preferred():
+    fleet = Fleet("random", HOSTS[:2])
+    rows = fleet.put(5, prefer=(1, 77), exclude=(1,))
+
+    assert (rows == fleet.table.get(2).row).all()

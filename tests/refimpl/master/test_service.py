@@ -182,6 +182,61 @@ def test_graceful_unmount_is_readable_until_its_grace_ends(master, eventually) -
     assert 0 not in master.codes(master.lookup(keys(8), no_lease=True))
 
 
+def test_names_are_listed_as_long_as_their_objects_are_there(master) -> None:
+    master.put(keys(3), names=["a", "b/c", "line\nend"])
+    master.put(keys(1, 9))
+
+    listed = master.stub.ListNames(pool_pb2.ListNamesRequest(), timeout=5)
+    assert list(listed.names) == ["a", "b/c", "line\nend"]
+    assert listed.cursor == 0
+    assert master.page("/get_all_keys") == "a\nb/c\nline\\nend\n"
+
+    master.stub.Remove(pool_pb2.RemoveRequest(keys=keys(1)), timeout=5)
+    assert master.page("/get_all_keys") == "b/c\nline\\nend\n"
+
+
+def test_names_are_one_a_key_or_none(master) -> None:
+    with pytest.raises(grpc.RpcError) as caught:
+        master.put_start(keys(2), client=1, names=["a"])
+
+    assert "1 names for 2 keys" in caught.value.details()
+
+
+def test_preferred_segments_come_first(master) -> None:
+    started = master.put_start(keys(8), client=1, prefer=[3])
+
+    assert set(np.frombuffer(started.segment, "<u8").tolist()) == {3}
+
+
+def test_a_newcomer_is_told_where_heartbeats_go(master) -> None:
+    about = master.stub.Describe(pool_pb2.DescribeRequest(), timeout=5)
+
+    assert about.heartbeat == master.heartbeat
+    assert (about.time_scale, about.lease_ms) == (1.0, 10_000)
+    assert about.view == master.state()["view"]
+
+
+def test_a_segment_is_queried_by_name(master) -> None:
+    master.put(keys(8), prefer=[2])
+
+    assert master.page("/query_segment?segment=store-2").splitlines() == [
+        "store-2",
+        f"Used(bytes): {8 * 4096}",
+        f"Capacity(bytes) : {1 << 30}",
+    ]
+    with pytest.raises(AssertionError, match="no segment of this name"):
+        master.page("/query_segment?segment=store-77")
+
+
+def test_remove_all_tells_how_many_and_takes_leased_ones_by_force(master) -> None:
+    master.put(keys(4))
+    master.lookup(keys(1))
+    gentle = master.stub.Remove(pool_pb2.RemoveRequest(all=True), timeout=5)
+    forced = master.stub.Remove(pool_pb2.RemoveRequest(all=True, force=True), timeout=5)
+
+    assert (gentle.removed, forced.removed) == (3, 1)
+
+
 def test_pages_tell_metrics_state_and_conservation(master) -> None:
     master.put(keys(10))
     master.lookup(keys(10) + keys(5, 100))
@@ -192,7 +247,7 @@ def test_pages_tell_metrics_state_and_conservation(master) -> None:
     assert master.page("/get_all_segments").split() == [
         f"store-{n}" for n in range(1, 5)
     ]
-    assert json.loads(master.page("/role"))["service_ready"] is True
+    assert master.page("/role") == "leader"
     assert master.metric("master_batch_get_replica_list_items_total") == 15
     assert master.metric("master_batch_get_replica_list_failed_items_total") == 5
     assert master.metric("master_batch_get_replica_list_partial_successes_total") == 1
