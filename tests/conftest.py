@@ -1,0 +1,62 @@
+"""`pytest --allowed-skips FILE`: a skip whose reason the file does not have fails.
+
+For machines that can run everything: a tier that is skipped there because a package is
+missing would otherwise look like a pass. One regular expression a line, # for comments.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+OPTION = "--allowed-skips"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(OPTION, metavar="FILE", help="fail on skips with other reasons")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    path = config.getoption(OPTION)
+    if path and not Path(path).is_file():
+        raise pytest.UsageError(f"{OPTION} {path}: there is no such file")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    found = unexpected(session.config)
+    if found and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    for reason, name in unexpected(config).items():
+        terminalreporter.write_line(f"SKIPPED and not allowed to: {name}: {reason}")
+
+
+def unexpected(config: pytest.Config) -> dict[str, str]:
+    """Reasons that nobody allowed, each with one test that it skipped."""
+    path = config.getoption(OPTION)
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if not path or reporter is None:
+        return {}
+    allowed = patterns(Path(path).read_text(encoding="utf-8"))
+    skips = {reason_of(each): each.nodeid for each in reporter.stats.get("skipped", [])}
+    return {
+        reason: name
+        for reason, name in skips.items()
+        if not any(pattern.search(reason) for pattern in allowed)
+    }
+
+
+def patterns(text: str) -> list[re.Pattern[str]]:
+    lines = (line.strip() for line in text.splitlines())
+    return [re.compile(line) for line in lines if line and not line.startswith("#")]
+
+
+def reason_of(report: Any) -> str:
+    told = report.longrepr
+    return str(told[2] if isinstance(told, tuple) else told).removeprefix("Skipped: ")
