@@ -14,9 +14,16 @@ from chaos.scenario import judge_played, load_scenario
 from chaos.scenario.suite import play_here
 
 FILES = sorted((Path(__file__).parent.parent / "scenarios").glob("*.yaml"))
+QUICK = ("cut-off-then-killed", "store-killed-under-load")
+"""Each takes some twenty seconds; the others are for `--slow`."""
 
 
-@pytest.mark.parametrize("path", FILES, ids=[path.stem for path in FILES])
+def _param(path: Path):
+    marks = () if path.stem in QUICK else pytest.mark.slow
+    return pytest.param(path, id=path.stem, marks=marks)
+
+
+@pytest.mark.parametrize("path", [_param(path) for path in FILES])
 def test_a_scenario_harms_no_request_and_leaves_nothing(
     path, chaos_run, cluster_of, inject, load, judge, history, steady_state
 ):
