@@ -92,6 +92,10 @@ class PutLog:
         """Puts sent within an interval."""
         return [row for row in self.rows if begin_s <= row.sent_s < end_s]
 
+    def over_by(self, instant_s: float) -> list[Row]:
+        """Puts that had ended by an instant: what happens then cannot have met them."""
+        return [row for row in self.rows if row.done_s <= instant_s]
+
     def _body(self) -> None:
         number = 0
         while not self._ended.is_set() and len(self.rows) < ROWS_KEPT:
