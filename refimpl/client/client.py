@@ -19,7 +19,15 @@ import numpy as np
 from refimpl.client.buffers import flat_views, packed_keys
 from refimpl.client.get import Get
 from refimpl.client.put import Put
-from refimpl.client.results import GetResult, Lookup, PutResult, filled
+from refimpl.client.ranges import RangeGet
+from refimpl.client.reservation import Reservation
+from refimpl.client.results import (
+    GetResult,
+    Lookup,
+    MasterFacts,
+    PutResult,
+    filled,
+)
 from refimpl.client.rpc import MasterRpc, RpcFailed, column, segment_of
 from refimpl.client.settings import ClientSettings
 from refimpl.core.codes import Code
@@ -29,7 +37,7 @@ from refimpl.transfer.engine import TransferEngine
 from refimpl.transfer.rails import Rails
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Sequence
 
     from numpy.typing import NDArray
 
@@ -107,6 +115,7 @@ class PoolClient:
         timeout_s: float,
         avoid: Collection[str] = frozenset(),
         cancel: Cancel | None = None,
+        found: Lookup | None = None,
     ) -> GetResult:
         """Reads objects into buffers, all stores in parallel.
 
@@ -116,6 +125,7 @@ class PoolClient:
             timeout_s: one total deadline over lookup and transfer.
             avoid: names of stores not to ask.
             cancel: ends the call at once; what is missing is RPC_TIMEOUT.
+            found: a lookup of these keys that the caller made lately, with a lease.
         """
         deadline = self._clock() + timeout_s
         try:
@@ -139,6 +149,7 @@ class PoolClient:
                 deadline=deadline,
                 avoid=avoid,
                 cancel=cancel,
+                found=found,
             ).run()
         except Exception:
             _LOG.exception("get of %d keys broke", len(views))
@@ -146,6 +157,58 @@ class PoolClient:
             result = GetResult(codes=codes, endpoints={})
         self._count("get", result.codes)
         return result
+
+    def get_ranges(
+        self,
+        found: Lookup,
+        rows: Sequence[int],
+        offsets: Sequence[int],
+        buffers: Buffers,
+        *,
+        timeout_s: float,
+        cancel: Cancel | None = None,
+    ) -> NDArray[np.int16]:
+        """Reads byte ranges of objects looked up before; a code for each range.
+
+        Args:
+            found: a lookup with a lease. Past its end ranges are LEASE_EXPIRED.
+            rows: of each range, the row of its object in `found`.
+            offsets: of each range, its first byte within the object.
+            buffers: one per range, exactly as large as the range.
+            timeout_s: one total deadline.
+            cancel: ends the call at once; what is missing is RPC_TIMEOUT.
+        """
+        deadline = self._clock() + timeout_s
+        try:
+            views = flat_views(buffers, len(rows), writable=True)
+            if len(offsets) != len(rows):
+                raise ValueError(f"{len(offsets)} offsets for {len(rows)} ranges")
+            shifts = np.array(offsets, np.uint64)
+        except (TypeError, ValueError, BufferError, OverflowError):
+            return filled(len(rows), Code.INVALID_PARAMS)
+        if not views:
+            return filled(0, Code.OK)
+        try:
+            result = RangeGet(
+                found=found,
+                rows=np.array(rows, np.intp),
+                offsets=shifts,
+                views=views,
+                rpc=self._rpc,
+                engine=self._engine,
+                settings=self._settings,
+                failpoints=self._failpoints,
+                clock=self._clock,
+                host_id=self._host_id,
+                deadline=deadline,
+                avoid=frozenset(),
+                cancel=cancel,
+            ).run()
+        except Exception:
+            _LOG.exception("get of %d ranges broke", len(views))
+            return filled(len(views), Code.INTERNAL_ERROR)
+        self._count("get", result.codes)
+        return result.codes
 
     def exists(self, keys: Keys, *, timeout_s: float) -> NDArray[np.int16]:
         """Codes per key, without holding anything in memory."""
@@ -166,6 +229,9 @@ class PoolClient:
         object_bytes: int | None = None,
         replicas: int = 1,
         avoid: Collection[str] = frozenset(),
+        pin: str = "",
+        prefer: Sequence[str] = (),
+        names: Sequence[str] = (),
     ) -> PutResult:
         """Writes objects, or one part of each at its place within the object.
 
@@ -178,6 +244,9 @@ class PoolClient:
             object_bytes: whole size of each object, `parts` times the buffer if None.
             replicas: copies on different hosts.
             avoid: names of stores not to write to, as far as they are known.
+            pin: "soft" or "hard" keeps the objects from eviction.
+            prefer: names of stores to write to if they have room.
+            names: none, or one a key: what `names` lists.
         """
         deadline = self._clock() + timeout_s
         try:
@@ -192,13 +261,7 @@ class PoolClient:
         if not views:
             return PutResult(codes=filled(0, Code.OK), endpoints={})
         try:
-            result = Put(
-                rpc=self._rpc,
-                engine=self._engine,
-                settings=self._settings,
-                clock=self._clock,
-                client=self._client,
-                host_id=self._host_id,
+            result = self._put(
                 keys=packed,
                 views=views,
                 deadline=deadline,
@@ -206,7 +269,10 @@ class PoolClient:
                 parts=parts,
                 object_bytes=sizes,
                 replicas=replicas,
-                exclude=self._ids_of(avoid, deadline),
+                exclude=set(self._ids_of(avoid, deadline)),
+                pin=pin,
+                prefer=self._ids_of(prefer, deadline),
+                names=names,
             ).run()
         except Exception:
             _LOG.exception("put of %d keys broke", len(views))
@@ -214,6 +280,43 @@ class PoolClient:
             result = PutResult(codes=codes, endpoints={})
         self._count("put", result.codes)
         return result
+
+    def reserve(
+        self,
+        keys: Keys,
+        buffers: Buffers,
+        *,
+        timeout_s: float,
+        replicas: int = 1,
+        pin: str = "",
+        prefer: Sequence[str] = (),
+        names: Sequence[str] = (),
+    ) -> Reservation:
+        """Takes places for objects whose bytes come later; see `Reservation`.
+
+        The arguments are those of `put`; the buffers are read when rows are completed.
+
+        Raises:
+            ValueError: not one buffer per key, or an empty or an endless one.
+        """
+        deadline = self._clock() + timeout_s
+        packed = packed_keys(keys)
+        views = flat_views(buffers, len(packed) // 32)
+        put = self._put(
+            keys=packed,
+            views=views,
+            deadline=deadline,
+            part=0,
+            parts=1,
+            object_bytes=_object_sizes(views, 0, 1, None),
+            replicas=replicas,
+            exclude=set(),
+            pin=pin,
+            prefer=self._ids_of(prefer, deadline),
+            names=names,
+        )
+        codes = put.reserve() if views else filled(0, Code.OK)
+        return Reservation(put, codes, self._clock)
 
     def remove(
         self, keys: Keys, *, timeout_s: float, force: bool = False
@@ -233,15 +336,53 @@ class PoolClient:
             return filled(count, Code.INVALID_PARAMS)
         return status.copy()
 
-    def remove_all(self, timeout_s: float) -> Code:
-        """Removes every object that no reader holds."""
-        request = pool_pb2.RemoveRequest(all=True)
+    def remove_all(self, timeout_s: float, *, force: bool = False) -> int:
+        """Removes every object that no reader holds, by force the others as well.
+
+        Answers how many were removed, or a negative code.
+        """
+        request = pool_pb2.RemoveRequest(all=True, force=force)
         deadline = self._clock() + timeout_s
         try:
-            self._rpc.call(self._rpc.stub.Remove, request, deadline)
+            answer = self._rpc.call(self._rpc.stub.Remove, request, deadline)
         except RpcFailed as error:
             return error.code
-        return Code.OK
+        return int(answer.removed)
+
+    def names(self, timeout_s: float) -> list[str]:
+        """Names of the readable objects whose writers gave them one.
+
+        Raises:
+            RpcFailed: the master did not answer.
+        """
+        deadline = self._clock() + timeout_s
+        found: list[str] = []
+        cursor = 0
+        while True:
+            request = pool_pb2.ListNamesRequest(cursor=cursor)
+            answer = self._rpc.call(self._rpc.stub.ListNames, request, deadline)
+            found += answer.names
+            if answer.cursor <= cursor:  # 0 is the end; a master that turns back is it
+                return found
+            cursor = answer.cursor
+
+    def describe(self, timeout_s: float) -> MasterFacts:
+        """What the master says of itself.
+
+        Raises:
+            RpcFailed: the master did not answer.
+        """
+        answer = self._rpc.call(
+            self._rpc.stub.Describe,
+            pool_pb2.DescribeRequest(),
+            self._clock() + timeout_s,
+        )
+        return MasterFacts(
+            heartbeat=answer.heartbeat,
+            time_scale=answer.time_scale,
+            lease_s=answer.lease_ms / 1000,
+            view=answer.view,
+        )
 
     def segments(self, timeout_s: float) -> list[SegmentInfo]:
         """The live segments.
@@ -270,6 +411,17 @@ class PoolClient:
         self._rpc.close()
         self._engine.close()
 
+    def _put(self, **parts: Any) -> Put:
+        return Put(
+            rpc=self._rpc,
+            engine=self._engine,
+            settings=self._settings,
+            clock=self._clock,
+            client=self._client,
+            host_id=self._host_id,
+            **parts,
+        )
+
     def _count(self, call: str, codes: NDArray[np.int16]) -> None:
         values, counts = np.unique(codes, return_counts=True)
         with self._lock:
@@ -277,17 +429,21 @@ class PoolClient:
             for value, count in zip(values.tolist(), counts.tolist(), strict=True):
                 self._counts[f"{call}_keys_{code_name(value)}"] += count
 
-    def _ids_of(self, names: Collection[str], deadline: float) -> set[int]:
-        """Ids of the segments of stores, which the master's answers are named by."""
+    def _ids_of(self, names: Collection[str], deadline: float) -> list[int]:
+        """Ids of the segments of stores, which the master's answers are named by.
+
+        In the order of the names, where they have one.
+        """
         if not names:
-            return set()
+            return []
         if self._clock() - self._names_at > self._settings.names_fresh_s:
             try:
                 self.segments(deadline - self._clock())
             except RpcFailed:
                 # PutStart will meet the same master; the last list must do.
                 _LOG.debug("list of segments not to be had", exc_info=True)
-        return {number for number, name in self._names.items() if name in names}
+        by_name = {name: number for number, name in self._names.items()}
+        return [by_name[name] for name in names if name in by_name]
 
 
 def code_name(number: int) -> str:

@@ -36,6 +36,9 @@ class Put:
     Args:
         exclude: ids of segments not to write to.
         object_bytes: whole size of each object.
+        pin: "", "soft" or "hard".
+        prefer: ids of segments to write to if there is room.
+        names: none, or one a key, for those who list objects by name.
     """
 
     def __init__(
@@ -55,6 +58,9 @@ class Put:
         object_bytes: NDArray[np.uint32],
         replicas: int,
         exclude: set[int],
+        pin: str = "",
+        prefer: Sequence[int] = (),
+        names: Sequence[str] = (),
     ) -> None:
         self._rpc = rpc
         self._engine = engine
@@ -70,6 +76,10 @@ class Put:
         self._object_bytes = object_bytes
         self._replicas = replicas
         self._exclude = exclude
+        self._pin = pin
+        self._prefer = prefer
+        self._names = names
+        self._reserved: _Placed | None = None
         self._sums = _Sums(views, part)
         self._endpoints = Endpoints()
         self._codes = filled(len(views), Code.INTERNAL_ERROR)
@@ -87,6 +97,39 @@ class Put:
             kept = np.isin(second, _NO_SECOND_TRY)
             self._codes[failed] = np.where(kept, first, second)
         return PutResult(codes=self._codes, endpoints=self._endpoints.found)
+
+    def reserve(self) -> NDArray[np.int16]:
+        """Only the first step: places for all rows, without their bytes."""
+        try:
+            placed = self._start(np.arange(len(self._views)))
+        except RpcFailed as error:
+            return filled(len(self._views), error.code)
+        self._reserved = placed
+        return placed.status.copy()
+
+    def complete(self, rows: NDArray[np.intp], deadline: float) -> NDArray[np.int16]:
+        """The other steps for reserved rows: writes them and makes them readable."""
+        assert self._reserved is not None, "nothing is reserved"
+        self._deadline = deadline
+        self._sums = _Sums(self._views, self._part, rows)
+        placed = self._reserved.at(rows)
+        written = self._write(placed)
+        self._codes[rows] = written
+        self._end(placed.only(written == Code.OK), gives_up=False)
+        return self._codes[rows]
+
+    def revoke(self, rows: NDArray[np.intp], deadline: float) -> NDArray[np.int16]:
+        """Gives the places of reserved rows back."""
+        assert self._reserved is not None, "nothing is reserved"
+        request = self._ending(self._reserved.at(rows), b"")
+        try:
+            answer = self._rpc.call(self._rpc.stub.PutRevoke, request, deadline)
+            status: NDArray[np.int16] = column(answer.status, "<i2", len(rows))
+        except RpcFailed as error:
+            return filled(len(rows), error.code)
+        except ValueError:
+            return filled(len(rows), Code.INTERNAL_ERROR)
+        return status.copy()
 
     def _attempt(
         self, rows: NDArray[np.intp], *, wait_for_revoke: bool
@@ -123,6 +166,9 @@ class Put:
             replicas=self._replicas,
             parts=self._parts,
             exclude=sorted(self._exclude),
+            pin=self._pin,
+            prefer=self._prefer,
+            names=[self._names[row] for row in rows.tolist()] if self._names else (),
         )
         answer = self._rpc.call(self._rpc.stub.PutStart, request, self._deadline)
         count, replicas = len(rows), answer.replicas or 1
@@ -182,7 +228,7 @@ class Put:
                 ops.append(op)
         return ops
 
-    def _end(self, placed: _Placed) -> None:
+    def _end(self, placed: _Placed, *, gives_up: bool = True) -> None:
         """Makes what was written readable; without an answer nobody knows."""
         if not len(placed.rows):
             return
@@ -194,7 +240,8 @@ class Put:
         except RpcFailed as error:
             self._codes[placed.rows] = error.code
             self._endpoints.blame(MASTER, error.code)
-            self._revoke(placed, wait=False)
+            if gives_up:
+                self._revoke(placed, wait=False)
         except ValueError:
             self._codes[placed.rows] = Code.INTERNAL_ERROR
 
@@ -245,14 +292,16 @@ class _Placed:
 
     def only(self, mask: NDArray[np.bool_]) -> _Placed:
         """Some of the rows."""
-        if mask.all():
-            return self
+        return self if mask.all() else self.at(mask)
+
+    def at(self, chosen: NDArray[np.bool_] | NDArray[np.intp]) -> _Placed:
+        """Some of the rows, by mask or by position."""
         return _Placed(
-            rows=self.rows[mask],
-            status=self.status[mask],
-            token=self.token[mask],
-            segment=self.segment[mask],
-            offset=self.offset[mask],
+            rows=self.rows[chosen],
+            status=self.status[chosen],
+            token=self.token[chosen],
+            segment=self.segment[chosen],
+            offset=self.offset[chosen],
             segments=self.segments,
         )
 
@@ -273,19 +322,25 @@ class _Placed:
 class _Sums:
     """Checksums of what is written, taken while the bytes are on their way."""
 
-    def __init__(self, views: Sequence[memoryview], part: int) -> None:
+    def __init__(
+        self,
+        views: Sequence[memoryview],
+        part: int,
+        rows: NDArray[np.intp] | None = None,
+    ) -> None:
         self._views = views
         self._part = part
+        self._rows = range(len(views)) if rows is None else rows.tolist()
         self._sums = np.zeros(len(views), np.uint64)
         self._done = 0
 
     def some(self) -> bool:
         """A few more; False when that was all."""
-        end = min(self._done + _SUMS_AT_ONCE, len(self._views))
-        for row in range(self._done, end):
+        end = min(self._done + _SUMS_AT_ONCE, len(self._rows))
+        for row in self._rows[self._done : end]:
             self._sums[row] = checksum_of(self._views[row], self._part)
         self._done = end
-        return end < len(self._views)
+        return end < len(self._rows)
 
     def all(self) -> NDArray[np.uint64]:
         """The whole column."""

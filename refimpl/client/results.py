@@ -71,6 +71,18 @@ class PutResult:
     endpoints: Mapping[str, Code]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MasterFacts:
+    """What a newcomer has to know before it can contribute."""
+
+    heartbeat: str
+    """HOST:PORT as bound: on 0.0.0.0 it is the host that the RPC was dialled at."""
+    time_scale: float
+    lease_s: float
+    view: int
+    """Number of the master's term."""
+
+
 @dataclass(slots=True)
 class Endpoints:
     """Collects how each store behaved during one call."""

@@ -68,6 +68,7 @@ class FakeMaster(pool_pb2_grpc.MasterServicer):
         self.lookups = 0
         self.lists = 0
         self.starts = []
+        self.names = []
         self.ended = []
         self.revoked = []
         self.tokens = itertools.count(1)
@@ -156,7 +157,9 @@ class FakeMaster(pool_pb2_grpc.MasterServicer):
 
     def Remove(self, request, context):
         if request.all:
+            removed = len(self.objects)
             self.objects.clear()
+            return pool_pb2.StatusResponse(removed=removed)
         keys = _keys(request.keys)
         found = [self.objects.pop(key, None) for key in keys]
         status = [0 if one else Code.OBJECT_NOT_FOUND for one in found]
@@ -166,6 +169,16 @@ class FakeMaster(pool_pb2_grpc.MasterServicer):
         self.lists += 1
         segments = [store.message() for store in self.stores.values()]
         return pool_pb2.ListSegmentsResponse(segments=segments)
+
+    def ListNames(self, request, context):
+        at = request.cursor
+        cursor = at + 2 if at + 2 < len(self.names) else 0
+        return pool_pb2.ListNamesResponse(names=self.names[at : at + 2], cursor=cursor)
+
+    def Describe(self, request, context):
+        return pool_pb2.DescribeResponse(
+            heartbeat="127.0.0.1:7", time_scale=0.5, lease_ms=self.lease_ms, view=3
+        )
 
     def _place(self, key, size, replicas, parts, free, turn):
         places = []

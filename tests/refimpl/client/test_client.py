@@ -638,7 +638,7 @@ def test_removing_and_listing(pool):
     assert [s.name for s in client.segments(5)] == ["store-1"]
     assert client.remove(keys[:32], timeout_s=5).tolist() == [OK]
     assert client.exists(keys, timeout_s=5).tolist() == [Code.OBJECT_NOT_FOUND, OK]
-    assert client.remove_all(5) == OK
+    assert client.remove_all(5) == 1
     assert client.exists(keys, timeout_s=5).tolist() == [Code.OBJECT_NOT_FOUND] * 2
 
 
@@ -745,3 +745,199 @@ def _until(condition, seconds=3.0):
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.005)
+
+
+# Ranges of what was looked up before.
+
+
+def ranges(client, found, wanted, timeout_s=5.0):
+    """Reads (row, offset, size) triples and answers (codes, bytes of each)."""
+    buffers = [bytearray(size) for _, _, size in wanted]
+    rows, offsets = [w[0] for w in wanted], [w[1] for w in wanted]
+    codes = client.get_ranges(found, rows, offsets, buffers, timeout_s=timeout_s)
+    return codes.tolist(), [bytes(buffer) for buffer in buffers]
+
+
+def test_ranges_of_one_lookup_are_read_together(pool):
+    pool.store(1)
+    pool.store(2)
+    client = pool.client()
+    keys, data = filled_pool(pool, client, 2)
+    found = client.lookup(keys, timeout_s=5)
+
+    codes, parts = ranges(client, found, [(0, 10, 90), (1, 0, 4096), (0, 4000, 96)])
+
+    assert codes == [OK, OK, OK]
+    assert parts[0] == data[0, 10:100].tobytes()
+    assert parts[1] == data[1].tobytes()
+    assert parts[2] == data[0, 4000:].tobytes()
+
+
+def test_a_range_beyond_its_object_is_the_callers_mistake_alone(pool):
+    pool.store(1)
+    client = pool.client()
+    keys, data = filled_pool(pool, client, 1)
+    found = client.lookup(keys + object_key("missing"), timeout_s=5)
+
+    wanted = [(0, 4090, 7), (0, 2**63, 1), (0, 0, 4097), (1, 0, 1), (0, 4090, 6)]
+    codes, parts = ranges(client, found, wanted)
+
+    bad = Code.INVALID_PARAMS
+    assert codes == [bad, bad, bad, Code.OBJECT_NOT_FOUND, OK]
+    assert parts[4] == data[0, 4090:].tobytes()
+    assert client.get_ranges(found, [0], [0, 1], [bytearray(1)], timeout_s=5) == [bad]
+
+
+def test_a_range_read_after_its_lease_is_not_trusted(pool):
+    pool.store(1)
+    client = pool.client()
+    keys, _ = filled_pool(pool, client, 1)
+    pool.master.lease_ms = 1
+    found = client.lookup(keys, timeout_s=5)
+    time.sleep(0.01)
+
+    assert ranges(client, found, [(0, 0, 8)])[0] == [Code.LEASE_EXPIRED]
+
+
+def test_a_range_that_is_a_whole_object_is_verified(pool):
+    store = pool.store(1)
+    client = pool.client()
+    keys, _ = filled_pool(pool, client, 1)
+    found = client.lookup(keys, timeout_s=5)
+    store.memory[100] ^= 1
+
+    codes, _ = ranges(client, found, [(0, 0, 4096), (0, 0, 4095)])
+
+    assert codes == [Code.CHECKSUM_MISMATCH, OK]
+
+
+def test_a_range_in_a_restarted_store_is_gone(pool):
+    pool.store(1)
+    client = pool.client()
+    keys, _ = filled_pool(pool, client, 1)
+    found = client.lookup(keys, timeout_s=5)
+    asked = pool.master.lookups
+    pool.master.stores[1].server.renew(99, 1.0)
+
+    assert ranges(client, found, [(0, 0, 8)])[0] == [Code.REPLICA_IS_GONE]
+    assert pool.master.lookups == asked
+
+
+def test_a_range_falls_over_to_the_other_replica(pool):
+    first = pool.store(1)
+    pool.store(2)
+    client = pool.client()
+    keys, data = filled_pool(pool, client, 1, replicas=2)
+    found = client.lookup(keys, timeout_s=5)
+    first.server.close()
+
+    codes, parts = ranges(client, found, [(0, 5, 8)])
+
+    assert codes == [OK]
+    assert parts == [data[0, 5:13].tobytes()]
+
+
+def test_a_get_with_a_lookup_of_its_own_asks_no_second_time(pool):
+    pool.store(1)
+    client = pool.client()
+    keys, data = filled_pool(pool, client, 2)
+    found = client.lookup(keys, timeout_s=5)
+    asked = pool.master.lookups
+
+    result, out = read(client, keys, data, found=found)
+
+    assert result.codes.tolist() == [OK, OK]
+    assert np.array_equal(out, data)
+    assert pool.master.lookups == asked
+
+
+# Puts in steps.
+
+
+def test_a_reserved_object_is_readable_when_it_is_completed(pool):
+    pool.store(1)
+    client = pool.client()
+    keys, data = keys_of("a", "b"), pages(2)
+    buffers = [bytearray(4096), bytearray(4096)]
+    held = client.reserve(keys, buffers, timeout_s=5, names=["a", "b"])
+    before = client.exists(keys, timeout_s=5).tolist()
+    buffers[1][:] = data[1].tobytes()
+
+    assert held.codes.tolist() == [OK, OK]
+    assert before == [Code.REPLICA_IS_NOT_READY] * 2
+    assert held.complete([1], timeout_s=5).tolist() == [OK]
+    result, out = read(client, keys, data)
+    assert result.codes.tolist() == [Code.REPLICA_IS_NOT_READY, OK]
+    assert np.array_equal(out[1], data[1])
+    assert list(pool.master.starts[0].names) == ["a", "b"]
+
+
+def test_a_revoked_place_is_free_and_revoking_twice_is_harmless(pool):
+    pool.store(1)
+    client = pool.client()
+    held = client.reserve(keys_of("a"), [bytearray(64)], timeout_s=5)
+
+    assert held.revoke([0], timeout_s=5).tolist() == [OK]
+    assert held.revoke([0], timeout_s=5).tolist() == [OK]
+    assert client.put(keys_of("a"), [b"x"], timeout_s=5).codes.tolist() == [OK]
+
+
+def test_what_is_taken_already_is_not_reserved(pool):
+    pool.store(1)
+    client = pool.client()
+    keys, _ = filled_pool(pool, client, 1)
+    held = client.reserve(keys, [bytearray(8)], timeout_s=5)
+
+    assert held.codes.tolist() == [Code.OBJECT_ALREADY_EXISTS]
+    with pytest.raises(ValueError, match="0 buffers for 1 keys"):
+        client.reserve(keys, [], timeout_s=5)
+
+
+def test_a_completion_that_failed_keeps_its_place_for_another_try(pool):
+    store = pool.store(1)
+    client = pool.client()
+    held = client.reserve(keys_of("a"), [bytearray(b"x" * 64)], timeout_s=5)
+    store.failpoints.set("store.write", "1*return(-800)")
+    first = held.complete([0], timeout_s=5).tolist()
+
+    assert first != [OK]
+    assert pool.master.revoked == []
+    assert held.complete([0], timeout_s=5).tolist() == [OK]
+
+
+# What newcomers and operators ask.
+
+
+def test_names_come_slice_by_slice(pool):
+    client = pool.client()
+    pool.master.names = list("abcde")
+
+    assert client.names(5) == list("abcde")
+
+
+def test_the_master_describes_itself(pool):
+    facts = pool.client().describe(5)
+
+    assert (facts.heartbeat, facts.time_scale, facts.lease_s, facts.view) == (
+        "127.0.0.1:7",
+        0.5,
+        10.0,
+        3,
+    )
+
+
+def test_wishes_of_a_put_reach_the_master(pool):
+    pool.store(1)
+    pool.store(2)
+    client = pool.client()
+    client.put(
+        keys_of("a"),
+        [b"x"],
+        timeout_s=5,
+        pin="hard",
+        prefer=("store-2", "nowhere", "store-1"),
+        names=["a"],
+    )
+    asked = pool.master.starts[0]
+
+    assert (asked.pin, list(asked.prefer), list(asked.names)) == ("hard", [2, 1], ["a"])
