@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from refimpl.engine.model import BLOCK_TOKENS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from refimpl.client import PoolClient
     from refimpl.engine.engine import Engine
     from refimpl.engine.settings import EngineSettings
     from refimpl.hicache import HiCache
     from refimpl.hicache.settings import HiCacheSettings
 
 TIERS: Final = ("l1", "l2")
+
+
+class Counted(Protocol):
+    """The client of L3, as far as operators look into it."""
+
+    def stats(self) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +35,7 @@ class EngineLevers:
     """In real seconds."""
     engine: Engine
     cache: HiCache
-    client: PoolClient
+    client: Counted
 
     def state(self) -> dict[str, Any]:
         """Everything that can be seen, as JSON."""

@@ -17,16 +17,15 @@ from typing import TYPE_CHECKING, Final, Self
 from prometheus_client import CollectorRegistry
 
 from refimpl.admin import AdminServer
-from refimpl.client import ClientSettings, PoolClient
 from refimpl.engine.cache_metrics import CacheCollector
 from refimpl.engine.engine import Engine, ModelSettings
 from refimpl.engine.ledger import LedgerCollector
 from refimpl.engine.levers import EngineLevers
 from refimpl.engine.service import ControlGuard, EngineService
 from refimpl.engine.settings import hicache_settings
+from refimpl.engine.storage import leave, open_storage
 from refimpl.failpoints import Failpoints
 from refimpl.hicache import HiCache
-from refimpl.hicache.storage.pool import PoolStorage
 from refimpl.proto import pool_pb2_grpc
 from refimpl.role import (
     announce,
@@ -35,7 +34,6 @@ from refimpl.role import (
     parse_address,
     stop_on_signals,
 )
-from refimpl.security.options import data_secret_of, tls_of
 from refimpl.security.token import is_loopback, read_token
 
 if TYPE_CHECKING:
@@ -64,6 +62,7 @@ def run(settings: EngineSettings) -> int:
         announce("engine", settings.name, process.addresses)
         stop.wait()
         _end_at_the_latest(_STOP_MOST_S)
+    leave(settings)
     return 0
 
 
@@ -101,13 +100,9 @@ class EngineProcess:
         """Takes ports and builds the parts; `stack` ends them, last made first."""
         settings = self._settings
         self._token = read_token(settings.token_file)
-        client = self._client()
-        stack.callback(client.close)
         cache_settings = hicache_settings(settings)
-        storage = PoolStorage(
-            client,
-            replicas=cache_settings.replicas,
-            canary_bytes=cache_settings.canary_bytes,
+        storage, client = open_storage(
+            settings, cache_settings, self._failpoints, stack
         )
         cache = HiCache(
             storage,
@@ -147,17 +142,6 @@ class EngineProcess:
         """Who may pull at levers: off loopback nobody without the token."""
         host, _ = parse_address(self._settings.listen, "the gRPC service (--listen)")
         return ControlGuard(token=self._token, open_door=is_loopback(host))
-
-    def _client(self) -> PoolClient:
-        settings = self._settings
-        return PoolClient(
-            settings.master,
-            host_id=settings.host_id,
-            settings=ClientSettings().scaled(settings.time_scale),
-            failpoints=self._failpoints,
-            tls=tls_of(settings, "client"),
-            data_secret=data_secret_of(settings.data_secret_file),
-        )
 
     def _listen(self, service: EngineService) -> None:
         settings = self._settings

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from refimpl.hicache.settings import HiCacheSettings
 
 POLICIES = ("best_effort", "wait_complete", "timeout")
+STORAGES = ("pool", "mooncake")
 LAYOUT = "page_first"
 """One page is one contiguous buffer, as L3 without copies needs it upstream."""
 
@@ -45,6 +46,23 @@ class EngineSettings:
     master: str = setting("127.0.0.1:50051", "HOST:PORT of the master; may come later")
     time_scale: float = setting(1.0, "factor on every duration", at_least=1e-4)
     seed: int = setting(0, "of jitter and dice; nothing secret")
+
+    storage: str = setting("pool", "what L3 is", choices=STORAGES)
+    mooncake_master: str = setting(
+        "127.0.0.1:50051", "HOST:PORT of mooncake_master, or etcd://HOST:PORT"
+    )
+    mooncake_admin: str = setting(
+        "", "HOST:PORT of its admin HTTP; without it Mooncake chooses all places"
+    )
+    mooncake_metadata: str = setting("P2PHANDSHAKE", "metadata server of Mooncake")
+    mooncake_protocol: str = setting("tcp", "transport of Mooncake")
+    mooncake_host: str = setting("127.0.0.1", "this engine's address for Mooncake")
+    mooncake_lanes: int = setting(
+        16, "native calls at one time, hung ones too", at_least=2, at_most=256
+    )
+    mooncake_lane_bytes: int = setting(
+        4 << 20, "staging memory of one such call", at_least=4096
+    )
 
     model: str = setting("reference", "model name, part of every page key")
     revision: str = setting("0", "weight revision, part of every page key")
@@ -154,6 +172,10 @@ class EngineSettings:
         from refimpl.hicache.layout import layout_of
 
         parse_address(self.master, "the master (--master)")
+        where = self.mooncake_master.rpartition("://")[2].partition(",")[0]
+        parse_address(where, "the master of Mooncake (--mooncake-master)")
+        if self.mooncake_admin:
+            parse_address(self.mooncake_admin, "its admin (--mooncake-admin)")
         layout_of(hicache_settings(self))
 
     @property

@@ -1,0 +1,206 @@
+"""The little that we use of Mooncake's own client, as a seam, and how it is opened.
+
+The native calls know no deadline of ours and may hang for a minute; whoever calls them
+does so in a lane (`lanes.py`). Names and codes are upstream's (`mooncake.store`).
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import socket
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from refimpl.core.codes import Code
+from refimpl.errors import UsageError
+from refimpl.role import parse_address
+from refimpl.security.token import is_loopback
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    Opener = Callable[[], "Native"]
+
+_LOCAL_BUFFER_BYTES = 16 << 20
+_KNOCK_S = 0.5
+_BIND = "MC_TCP_BIND_ADDRESS"
+_REMEDY = (
+    "install the wheel (pip install 'moonquake[mooncake]') and its one library "
+    "(apt-get install libibverbs1), or choose --storage pool"
+)
+
+
+class NotConnected(Exception):
+    """Mooncake's client could not be set up: usually the master is not there yet."""
+
+    def __init__(self, code: int, why: str = "") -> None:
+        super().__init__(f"setup of Mooncake's client failed with {code} {why}".strip())
+        self.code = code
+
+
+class Native(Protocol):
+    """Blocking calls without a deadline; codes are per name, in order."""
+
+    def register(self, address: int, size_bytes: int) -> int:
+        """Makes memory usable for `read` and `write`: 0 or a code."""
+        ...
+
+    def exist(self, names: Sequence[str]) -> Sequence[int]:
+        """1 there, 0 not there, negative a code. Grants leases (Mooncake#2187)."""
+        ...
+
+    def places(self, names: Sequence[str]) -> Sequence[str]:
+        """The endpoint that a read of each name would go to, "" where not known."""
+        ...
+
+    def read(
+        self, names: Sequence[str], addresses: Sequence[int], sizes: Sequence[int]
+    ) -> Sequence[int]:
+        """Bytes read into registered memory, or a negative code."""
+        ...
+
+    def write(
+        self,
+        names: Sequence[str],
+        addresses: Sequence[int],
+        sizes: Sequence[int],
+        *,
+        replicas: int,
+        segment: str,
+    ) -> Sequence[int]:
+        """0 or a code; `segment` is tried first, "" leaves the place to the master."""
+        ...
+
+    def remove(self, name: str) -> int:
+        """0 or a code; a lease does not hinder it."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NativeOptions:
+    """Arguments of `setup`: a client that contributes no memory of its own."""
+
+    master: str
+    metadata: str = "P2PHANDSHAKE"
+    host: str = "127.0.0.1"
+    protocol: str = "tcp"
+
+
+def opener_of(options: NativeOptions) -> Opener:
+    """What opens the client; the wheel is imported now, so that its lack is told now.
+
+    Raises:
+        UsageError: the wheel or its library is not installed.
+    """
+    if is_loopback(options.host):
+        # Else Mooncake advertises the first address of the machine that is no loopback.
+        os.environ.setdefault(_BIND, options.host)
+    try:
+        module = importlib.import_module("mooncake.store")
+    except (ImportError, OSError) as error:
+        text = f"--storage mooncake: {error}; {_REMEDY}"
+        raise UsageError(text) from error
+    return lambda: MooncakeClient(module, options)
+
+
+class MooncakeClient:
+    """`Native` over the wheel.
+
+    Raises:
+        NotConnected: no master answered.
+    """
+
+    def __init__(self, module: Any, options: NativeOptions) -> None:
+        knock(options.master)
+        self._module = module
+        self._store = module.MooncakeDistributedStore()
+        code = self._store.setup(
+            options.host,
+            options.metadata,
+            0,
+            _LOCAL_BUFFER_BYTES,
+            options.protocol,
+            "",
+            options.master,
+        )
+        if code:
+            self._store.close()
+            raise NotConnected(int(code))
+
+    def register(self, address: int, size_bytes: int) -> int:
+        return int(self._store.register_buffer(address, size_bytes))
+
+    def exist(self, names: Sequence[str]) -> Sequence[int]:
+        found: Sequence[int] = self._store.batch_is_exist(list(names))
+        return found
+
+    def places(self, names: Sequence[str]) -> Sequence[str]:
+        described = self._store.batch_get_replica_desc(list(names))
+        return [self._place(described.get(name, ())) for name in names]
+
+    def read(
+        self, names: Sequence[str], addresses: Sequence[int], sizes: Sequence[int]
+    ) -> Sequence[int]:
+        codes: Sequence[int] = self._store.batch_get_into(
+            list(names), list(addresses), list(sizes)
+        )
+        return codes
+
+    def write(
+        self,
+        names: Sequence[str],
+        addresses: Sequence[int],
+        sizes: Sequence[int],
+        *,
+        replicas: int,
+        segment: str,
+    ) -> Sequence[int]:
+        config = self._module.ReplicateConfig()
+        config.replica_num = replicas
+        if segment:
+            config.preferred_segment = segment
+        codes: Sequence[int] = self._store.batch_put_from(
+            list(names), list(addresses), list(sizes), config
+        )
+        return codes
+
+    def remove(self, name: str) -> int:
+        return int(self._store.remove(name, True))
+
+    def close(self) -> None:
+        self._store.close()
+
+    def _place(self, replicas: Sequence[Any]) -> str:
+        """The first complete replica in memory: upstream tries no other."""
+        for replica in replicas:
+            complete = replica.status == self._module.ReplicaStatus.COMPLETE
+            if complete and replica.is_memory_replica():
+                described = replica.get_memory_descriptor().buffer_descriptor
+                return str(described.transport_endpoint)
+        return ""
+
+
+def knock(master: str, timeout_s: float = _KNOCK_S) -> None:
+    """Whether anybody listens there at all.
+
+    `setup` tries for a minute and a half and keeps every other thread of the process
+    from running meanwhile: nobody may call it before the master is there.
+
+    Raises:
+        NotConnected: nobody does.
+    """
+    host, port = parse_address(master.rpartition("://")[2].partition(",")[0], "master")
+    try:
+        socket.create_connection((host, port), timeout=timeout_s).close()
+    except OSError as error:
+        raise NotConnected(Code.RPC_FAIL, f"({master}: {error})") from error
+
+
+def code_of_exist(found: int) -> int:
+    """`exist` as a code of the house."""
+    if found > 0:
+        return Code.OK
+    return Code.OBJECT_NOT_FOUND if found == 0 else found
