@@ -1,0 +1,116 @@
+"""What a cluster of Mooncake is asked to be: a `ClusterSpec` in Mooncake's own words.
+
+Overrides by role kind, beside those of engines, which are the reference engine's own:
+
+    mooncake  profile (default, tuned); metadata (p2p, http); masters (1 to 3, more than
+              one are elected over etcd); oplog (their op log on); aslr (false: stores
+              start at the same addresses each time)
+    master    flags of mooncake_master, without dashes
+    store     variables of the environment (MC_*, MOONCAKE_*) of stores alone
+    client    variables of the environment of clients alone
+    env       variables of the environment of stores and clients
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from chaos.errors import UsageError
+from chaos.systems.mooncake.profile import DEFAULT, VARIABLE, profile_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from chaos.systems.base import ClusterSpec
+    from chaos.systems.mooncake.profile import Profile
+
+MOST_MASTERS: Final = 3
+_KINDS: Final = frozenset({"mooncake", "master", "store", "client", "env", "engine"})
+_OWN: Final = frozenset({"profile", "metadata", "masters", "oplog", "aslr"})
+#: Placement in the words of the reference system, and of `--allocation_strategy`.
+_PLACEMENTS: Final = {
+    "local_first": "local_first",
+    "random": "random",
+    "free_ratio_first": "free_ratio_first",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """A cluster in Mooncake's own words."""
+
+    spec: ClusterSpec
+    profile: Profile
+    http_metadata: bool = False
+    masters: int = 1
+    oplog: bool = False
+    aslr: bool = True
+    store_env: Mapping[str, str] = field(default_factory=dict)
+    client_env: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def elected(self) -> bool:
+        """Whether masters are elected over etcd."""
+        return self.masters > 1 or self.oplog
+
+    @property
+    def master_flags(self) -> list[str]:
+        return self.profile.flags()
+
+
+def shape_of(spec: ClusterSpec) -> Shape:
+    """Reads a spec.
+
+    Raises:
+        UsageError: It asks for what Mooncake does not have.
+    """
+    overrides = spec.overrides
+    unknown = sorted(set(overrides) - _KINDS)
+    if unknown:
+        fix = f"there are {', '.join(sorted(_KINDS))}"
+        raise UsageError(f"no override of Mooncake is called {unknown[0]!r}", fix)
+    own = dict(overrides.get("mooncake", {}))
+    strange = sorted(set(own) - _OWN)
+    if strange:
+        fix = f"there are {', '.join(sorted(_OWN))}"
+        raise UsageError(f"no setting of Mooncake is called {strange[0]!r}", fix)
+    if spec.defects:
+        raise UsageError("--defect is for the reference system", "leave it out")
+    if spec.placement not in _PLACEMENTS:
+        fix = f"there are {', '.join(_PLACEMENTS)}"
+        raise UsageError(f"Mooncake has no placement {spec.placement!r}", fix)
+    profile = profile_of(str(own.get("profile") or os.environ.get(VARIABLE) or DEFAULT))
+    flags = {"allocation_strategy": _PLACEMENTS[spec.placement]}
+    flags |= dict(overrides.get("master", {}))
+    return Shape(
+        spec=spec,
+        profile=profile.changed(master=flags, env=overrides.get("env", {})),
+        http_metadata=_metadata(own) == "http",
+        masters=_masters(own),
+        oplog=bool(own.get("oplog", False)),
+        aslr=bool(own.get("aslr", True)),
+        store_env=_texts(overrides.get("store", {})),
+        client_env=_texts(overrides.get("client", {})),
+    )
+
+
+def _metadata(own: Mapping[str, Any]) -> str:
+    metadata = str(own.get("metadata", "p2p"))
+    if metadata not in ("p2p", "http"):
+        raise UsageError(
+            f"no metadata is called {metadata!r}", "there are p2p and http"
+        )
+    return metadata
+
+
+def _masters(own: Mapping[str, Any]) -> int:
+    masters = int(own.get("masters", 1))
+    if not 1 <= masters <= MOST_MASTERS:
+        raise UsageError(f"{masters} masters", f"take 1 to {MOST_MASTERS}")
+    return masters
+
+
+def _texts(env: Mapping[str, Any]) -> dict[str, str]:
+    return {name: str(value) for name, value in env.items()}
