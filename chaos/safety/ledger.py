@@ -37,6 +37,14 @@ class FaultState(Enum):
     RESIDUAL = "residual"
 
 
+def host_state() -> Path:
+    """Where agents on this machine keep their ledgers: `MOONQUAKE_HOST_STATE`.
+
+    On other machines they always do in `/run/moonquake`.
+    """
+    return Path(os.environ.get("MOONQUAKE_HOST_STATE") or "/run/moonquake")
+
+
 def state_directory() -> Path:
     """Where ledgers and locks of this user live: `moonquake-<uid>`, mode 0700."""
     base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chaos.errors import UsageError
-from chaos.safety.halt import HostLever, LocalLever
+from chaos.safety.halt import HOST_DIRECTORY, HostLever, LocalLever
+from chaos.safety.ledger import host_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 
     Connect = Callable[[HostEntry], SshSession]
 
-STATE_DIRECTORY = os.environ.get("MOONQUAKE_HOST_STATE") or "/run/moonquake"
-"""Where agents keep their ledgers, on hosts and on this machine."""
+STATE_DIRECTORY = str(host_state())
+"""Where agents on this machine keep their ledgers."""
 _TIMEOUT_S = 60.0
 _AT_ONCE = 16
 _HEALED = 0
@@ -198,7 +199,7 @@ def _agent(session: SshSession, command: str) -> tuple[list[dict[str, Any]], int
 
     done = session.run_python(
         AGENT_PROGRAM.read_bytes(),
-        [command, "--state-dir", STATE_DIRECTORY],
+        [command, "--state-dir", HOST_DIRECTORY],
         timeout_s=_TIMEOUT_S,
     )
     rows = _rows(done.text)

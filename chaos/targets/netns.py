@@ -14,13 +14,13 @@ import logging
 import os
 import shutil
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from chaos.errors import ChaosError, HarnessError, ResidualFault, UsageError
 from chaos.hosts.connectors import NamespaceConnector
 from chaos.hosts.host import Host
 from chaos.hosts.link import Agent
+from chaos.safety.ledger import host_state
 from chaos.targets.fabric import Fabric, Machine, Member
 from chaos.targets.hosts import TTL_S, HostTarget, is_healed, roles_of
 from chaos.targets.namespaces import why_no_namespaces
@@ -28,10 +28,11 @@ from chaos.targets.starting import StartedConnector, start_agents
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from chaos.systems.base import ClusterSpec
 
-STATE: Final = Path("/run/moonquake/netns")
+STATE: Final = host_state() / "netns"
 _MASTER, _FIRST_STORE, _FIRST_ENGINE, _PROBE = 2, 10, 200, 3
 _LAST_STORE, _LAST = _FIRST_ENGINE - 1, 254
 _ATTEMPTS = 10
