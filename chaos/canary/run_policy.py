@@ -1,0 +1,75 @@
+"""The policy of a live run when the operator names none: what its arms can tell.
+
+Limits are those of a run of a minute or two on a small machine, where a request takes
+about a tenth of a second; a longer run, or one on hosts, deserves a file of its own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from chaos.canary.cluster_arm import (
+    BROKEN_LAWS,
+    HANGS,
+    OPEN_BREAKERS,
+    RESIDUAL,
+    WRONG_BYTES,
+)
+from chaos.canary.drills import LATE_PAGES, LATE_READS, STALE_ENDS
+from chaos.canary.play import ABORTED, BROKEN_ORACLES, UNSTEADY
+from chaos.canary.policy import Policy, RelativeRule, default_policy
+from chaos.canary.sides import MOONCAKE, URLS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_ALWAYS = (WRONG_BYTES, HANGS, RESIDUAL, BROKEN_LAWS, OPEN_BREAKERS)
+_PLAYED = (UNSTEADY, ABORTED, BROKEN_ORACLES)
+_DRILLED = (STALE_ENDS, LATE_READS, LATE_PAGES)
+
+
+def policy_for(kinds: Iterable[str], *, played: bool, drilled: bool) -> Policy:
+    """The policy of a run: `kinds` of its sides, and whether chaos was played."""
+    found = set(kinds)
+    if URLS in found:
+        return _of_urls()
+    invariants = [*_ALWAYS]
+    invariants += _PLAYED if played else ()
+    invariants += _DRILLED if drilled else ()
+    rules = [*_good_day(own=MOONCAKE not in found), *(_bad_day() if played else ())]
+    return Policy(name="live", invariants=tuple(invariants), relative=tuple(rules))
+
+
+def _of_urls() -> Policy:
+    """Nobody outside knows the right bytes; everything else is the default's."""
+    policy = default_policy()
+    return policy.model_copy(
+        update={"name": "endpoints", "invariants": (HANGS, RESIDUAL)}
+    )
+
+
+def _good_day(*, own: bool) -> list[RelativeRule]:
+    """Speed and reuse with nothing broken; `own`: the master counts its calls."""
+    rules = [
+        _rule("ttft_s", quantile=0.5, max_ratio=1.10),
+        _rule("ttft_s", quantile=0.95, max_ratio=1.25),
+        _rule("ttft_s", statistic="paired", max_ratio=1.10),
+        _rule("hit_rate", max_delta=0.02),
+        _rule("error_rate", max_delta=0.02),
+        _rule("lookup_ms", quantile=0.5, max_ratio=1.8, required=own),
+        _rule("stores", statistic="mean", max_ratio=1.2, required=own),
+    ]
+    rpcs = {"statistic": "mean", "max_ratio": 1.15, "min_samples": 10}
+    return [*rules, _rule("rpcs", **rpcs, required=own)]
+
+
+def _bad_day() -> list[RelativeRule]:
+    """What requests waited while something was broken."""
+    return [
+        _rule("fault_ttft_s", statistic="mean", max_ratio=1.25),
+        _rule("fault_wait_s", statistic="mean", max_ratio=1.75),
+    ]
+
+
+def _rule(metric: str, **fields: Any) -> RelativeRule:
+    return RelativeRule(metric=metric, **fields)
