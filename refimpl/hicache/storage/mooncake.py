@@ -131,14 +131,14 @@ class MooncakeStorage:
         until = began + timeout_s
         if (client := self._client) is not None:
             where = self._places(client, read.names, until, cancel)
-            if where is not None:
+            if isinstance(where, int):
+                read.codes[:] = where
+            else:
                 read.skip(where, avoid)
                 tasks = [
                     t for e, rows in _by(where) for t in read.tasks(client, e, rows)
                 ]
                 self._run(tasks, until, cancel)
-            else:
-                read.codes[:] = Code.RPC_TIMEOUT
         self._count("get", read.codes)
         return read.result(self._whole(read.codes))
 
@@ -290,19 +290,24 @@ class MooncakeStorage:
         names: Sequence[str],
         until: float,
         cancel: Cancel | None,
-    ) -> list[str] | None:
-        """Where each name is read from; None when the master did not say in time."""
-        found: list[Sequence[str]] = []
-        task: Task[Sequence[str]] = Task(
+    ) -> list[str] | int:
+        """Where each name is read from, or the code why the master did not say."""
+        found: list[str] = []
+        codes: list[int] = []
+
+        def take(job: Job[Sequence[str]]) -> None:
+            found.extend(job.result or ())
+
+        task = Task(
             endpoint=MASTER,
             work=lambda _lane: client.places(names),
-            take=lambda job: found.append(job.result or ()),
-            fail=lambda _code: None,
+            take=take,
+            fail=codes.append,
         )
         self._run([task], until, cancel)
-        if not found or len(found[0]) != len(names):
-            return None
-        return list(found[0])
+        if codes:
+            return codes[0]
+        return found if len(found) == len(names) else int(Code.INTERNAL_ERROR)
 
     def _known(self) -> Mapping[str, str] | None:
         return self._segments.known() if self._segments is not None else None
@@ -381,8 +386,8 @@ class MooncakeStorage:
             return int(Code.SEGMENT_NOT_FOUND if client else Code.RPC_FAIL)
         until = self._clock() + timeout_s
         where = self._places(client, [name], until, None)
-        if where is None:
-            return int(Code.RPC_TIMEOUT)
+        if isinstance(where, int):
+            return where
         if where != [endpoint]:
             return int(Code.SEGMENT_NOT_FOUND)
         buffer = memoryview(bytearray(size))
