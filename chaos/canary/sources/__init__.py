@@ -6,6 +6,6 @@ as `Samples.problems`, which forbid PASS: a reader never repairs a measurement.
 
 from __future__ import annotations
 
-from chaos.canary.sources.directory import read_directory
+from chaos.canary.sources.jsonl import read_directory
 
 __all__ = ["read_directory"]

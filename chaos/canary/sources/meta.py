@@ -30,8 +30,6 @@ class Meta:
     arm: str
     complete: bool
     requests: int | None
-    seconds: float | None
-    """From its start to its end by its own clock; None when it does not say."""
     counters: Mapping[str, int]
     rest: Mapping[str, Any]
 
@@ -52,11 +50,11 @@ def read_meta(folder: Path, arm: str, flaws: Flaws) -> Meta:
     if found != arm:
         told = f"{path}: arm {_short(found)} was given as --{arm}"
         raise UsageError(told, f"name the {arm}'s directory, or mend its arm")
+    _check_clock(document, flaws)
     return Meta(
         arm=arm,
         complete=_complete(document, flaws),
         requests=_requests(document, flaws),
-        seconds=_seconds(document, flaws),
         counters=_counters(document, flaws),
         rest={k: v for k, v in document.items() if k not in _LISTED},
     )
@@ -113,16 +111,13 @@ def _requests(document: Mapping[str, Any], flaws: Flaws) -> int | None:
     return None
 
 
-def _seconds(document: Mapping[str, Any], flaws: Flaws) -> float | None:
-    """How long it took; an end before the start is a clock that was set."""
+def _check_clock(document: Mapping[str, Any], flaws: Flaws) -> None:
+    """It says when it was; an end before the start is a clock that was set."""
     began, ended = (_number(document.get(name)) for name in ("started_at", "ended_at"))
     if began is None or ended is None:
         flaws.add("clock", f"{NAME}: started_at and ended_at do not say when it was")
-        return None
-    if ended < began:
+    elif ended < began:
         flaws.add("clock", f"{NAME}: it ended {began - ended:g} s before it started")
-        return None
-    return ended - began
 
 
 def _counters(document: Mapping[str, Any], flaws: Flaws) -> dict[str, int]:
