@@ -1,4 +1,4 @@
-"""The reference system under test: the only file of `chaos` that imports `refimpl`.
+"""The reference system under test: this file and `engines.py` import `refimpl`.
 
 A master, stores and engines, each a process of the target. On the local target a fault
 proxy stands in front of every address that another role connects to; on hosts nothing
@@ -10,34 +10,39 @@ that no fault touches: faults must not blind it.
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import secrets
 import signal
 import time
-import urllib.error
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import grpc
 import numpy as np
 
 import refimpl
 from chaos.errors import HarnessError, NeedsNewCluster, UsageError
 from chaos.report.redaction import know
 from chaos.safety.identity import send_signal, state_of, wait_until
-from chaos.systems.base import Answer, Limits
 from chaos.systems.clocks import Clocks, in_our_time
+from chaos.systems.doors import ask
+from chaos.systems.engines import (
+    CALL_TIMEOUT_S,
+    RECONNECT,
+    Engines,
+    built,
+    engine_limits,
+    engine_settings,
+    flags_of,
+)
 from chaos.systems.layout import MASTER, PROBE, Layout
 from chaos.systems.probe import READY, TOKEN, RemoteProbe, command
 from chaos.systems.seen import look
 from refimpl.client import ClientSettings, PoolClient
 from refimpl.core.hashing import KEY_BYTES, object_key
-from refimpl.engine.model import BLOCK_TOKENS, expected_output, page_bytes, prompt_of
+from refimpl.engine.model import page_bytes
 from refimpl.engine.settings import EngineSettings, hicache_settings
 from refimpl.failpoints import Failpoints
 from refimpl.hicache.layout import layout_of
@@ -47,20 +52,22 @@ from refimpl.proto import pool_pb2, pool_pb2_grpc
 from refimpl.role import GRPC_OPTIONS
 from refimpl.security.options import ClientSecurity
 from refimpl.security.tls import open_channel
-from refimpl.settings import options_of
 from refimpl.store.settings import StoreSettings
 from refimpl.transfer.frames import FrameOp, encode_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    import grpc
     from numpy.typing import NDArray
 
     from chaos.hosts.host import Hosts
     from chaos.systems.base import (
+        Answer,
         Cluster,
         ClusterSpec,
         KvProbe,
+        Limits,
         Link,
         Process,
         Request,
@@ -73,18 +80,9 @@ T = TypeVar("T")
 _READY_TIMEOUT_S = 20.0
 _MOUNT_TIMEOUT_S = 20.0
 _EMPTY_TIMEOUT_S = 5.0
-_ADMIN_TIMEOUT_S = 2.0
-_CALL_TIMEOUT_S = 5.0
 _POLL_S = 0.02
 _HELPERS = 8
 _WRITER = 0x6D71  # client id of writes that are announced and ended by hand
-_RECONNECT = (
-    ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 50),
-    ("grpc.max_reconnect_backoff_ms", 250),
-    ("grpc.enable_http_proxy", 0),
-)
-_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 #: What is answered at once: a read of a segment that nobody has, the beat of a client
 #: that nobody knows, and the first words of HTTP/2 with empty settings.
 _GREETINGS = {
@@ -151,6 +149,12 @@ class RefimplCluster:
         )
         self._settings = _Settings.of(self._layout)
         self.limits = self._settings.limits()
+        self._engines = Engines(
+            service=self._service,
+            admin=self._layout.admin,
+            settings=self._settings.engine,
+            token=self._token,
+        )
         self._made: list[str] = []
         self._channels: dict[str, grpc.Channel] = {}
         self._probes: list[KvProbe] = []
@@ -200,7 +204,7 @@ class RefimplCluster:
             return command(python, RefimplSystem.name, door, master, self.spec)
         kind = role.partition("-")[0]
         bound = [] if self.hosts is not None else ["--die-with-parent"]
-        flags = _flags(self._settings.role(role))
+        flags = flags_of(self._settings.role(role))
         return [python, "-m", "refimpl", kind, *bound, *flags]
 
     # -- life --------------------------------------------------------------------
@@ -224,6 +228,7 @@ class RefimplCluster:
         for probe in self._probes:
             probe.close()
         self._probes.clear()
+        self._engines.close()
         for channel in self._channels.values():
             channel.close()
         self._channels.clear()
@@ -255,7 +260,7 @@ class RefimplCluster:
         master = self._master()
         self._segments()  # the channel is open: only the call is timed
         begin_s = time.monotonic()
-        answer = master.UnmountSegment(message, timeout=_CALL_TIMEOUT_S)
+        answer = master.UnmountSegment(message, timeout=CALL_TIMEOUT_S)
         took_s = time.monotonic() - begin_s
         if answer.code:
             message_ = f"the master did not remove {store}: {answer.detail}"
@@ -272,7 +277,7 @@ class RefimplCluster:
         self._heal()
         self._revive_roles()
         self._everywhere(self.clear_failpoints, self.roles)
-        self._everywhere(self._reset_engine, self.engines)
+        self._everywhere(self._engines.reset, self.engines)
         self._wait_mounted()
         self._empty()
         broken = self.conservation()
@@ -283,45 +288,25 @@ class RefimplCluster:
     # -- engines -----------------------------------------------------------------
 
     def prefill(self, engine: str, request: Request, *, timeout_s: float) -> Answer:
-        """One request; whatever fails becomes an answer with ok=False."""
-        ids = np.asarray(request.hash_ids, "<i8").tobytes()
-        message = pool_pb2.PrefillRequest(
-            request_id=request.request_id,
-            session=request.session,
-            input_length=request.input_length,
-            hash_ids=ids,
-            policy=request.policy,
-        )
-        try:
-            response = self._engine(engine).Prefill(message, timeout=timeout_s)
-        except grpc.RpcError as error:
-            return _failed(request, error)
-        return _answer(response)
+        return self._engines.prefill(engine, request, timeout_s=timeout_s)
 
     def abort(self, engine: str, request_id: str) -> None:
-        message = pool_pb2.AbortRequest(request_id=request_id)
-        self._engine(engine).Abort(message, timeout=_CALL_TIMEOUT_S)
+        self._engines.abort(engine, request_id)
 
     def expected_output(self, request: Request) -> str:
-        settings = self._settings.engine
-        return expected_output(
-            request.hash_ids,
-            request.input_length,
-            settings.fingerprint,
-            settings.page_bytes,
-        )
+        return self._engines.expected_output(request)
 
     def engine_state(self, engine: str) -> dict[str, Any]:
-        state = self._control(engine, op="state")
+        state = self._engines.control(engine, op="state")
         if self.hosts is not None:
             in_our_time(state["hicache"], self._ahead_s(engine))
         return state
 
     def local_only(self, engine: str, on: bool) -> None:
-        self._control(engine, op="breaker", force="open" if on else "none")
+        self._engines.local_only(engine, on)
 
     def flush_local(self, engine: str) -> None:
-        self._control(engine, op="flush", tiers=["l1", "l2"])
+        self._engines.flush_local(engine)
 
     # -- admin doors -------------------------------------------------------------
 
@@ -347,12 +332,12 @@ class RefimplCluster:
 
     def owners_of(self, request: Request) -> list[tuple[str, ...]]:
         """The stores of each whole page; a page in several objects needs them all."""
-        keys = self._page_keys(request)
+        keys = self._engines.page_keys(request)
         owners: list[set[str]] = [set() for _ in range(len(keys) // KEY_BYTES)]
         missing = [False] * len(owners)
         with self._own_client() as client:
             for component in self._settings.components:
-                found = _owners(client, component.keys(keys), _CALL_TIMEOUT_S)
+                found = _owners(client, component.keys(keys), CALL_TIMEOUT_S)
                 for page, names in enumerate(found):
                     owners[page].update(names)
                     missing[page] |= not names
@@ -371,7 +356,7 @@ class RefimplCluster:
     def drop_pages(
         self, request: Request, pages: Sequence[int], *, component: str | None = None
     ) -> int:
-        keys = self._page_keys(request)
+        keys = self._engines.page_keys(request)
         chosen = b"".join(keys[at * KEY_BYTES : (at + 1) * KEY_BYTES] for at in pages)
         gone = np.ones(len(pages), bool)
         parts = [
@@ -384,7 +369,7 @@ class RefimplCluster:
         with self._own_client() as client:
             for part in parts:
                 codes = client.remove(
-                    part.keys(chosen), timeout_s=_CALL_TIMEOUT_S, force=True
+                    part.keys(chosen), timeout_s=CALL_TIMEOUT_S, force=True
                 )
                 gone &= np.asarray(codes) == 0
         return int(gone.sum())
@@ -474,7 +459,7 @@ class RefimplCluster:
 
         def empty() -> bool:
             message = pool_pb2.RemoveRequest(all=True, force=True)
-            self._master().Remove(message, timeout=_CALL_TIMEOUT_S)
+            self._master().Remove(message, timeout=CALL_TIMEOUT_S)
             return not any(segment.allocated for segment in self._segments())
 
         if not wait_until(empty, timeout_s=_EMPTY_TIMEOUT_S, poll_s=_POLL_S):
@@ -499,12 +484,8 @@ class RefimplCluster:
         return self._clocks.ahead_s(
             engine,
             self._pids.get(engine, 0),
-            lambda: float(self._control(engine, op="state")["hicache"]["now"]),
+            lambda: float(self._engines.control(engine, op="state")["hicache"]["now"]),
         )
-
-    def _reset_engine(self, engine: str) -> None:
-        self._control(engine, op="breaker", force="none")
-        self._control(engine, op="reset")
 
     def _everywhere(self, act: Callable[[str], None], roles: Iterable[str]) -> None:
         with ThreadPoolExecutor(_HELPERS, thread_name_prefix="reset") as helpers:
@@ -516,11 +497,6 @@ class RefimplCluster:
             probe.close()
         self._probes.clear()
 
-    def _page_keys(self, request: Request) -> bytes:
-        ids = np.asarray(request.hash_ids, np.int64)
-        fingerprint = self._settings.engine.fingerprint
-        return prompt_of(ids, request.input_length, fingerprint).keys
-
     def _link(self, name: str) -> Link:
         return next(link for link in self._links if link.name == name)
 
@@ -529,7 +505,7 @@ class RefimplCluster:
 
     def _segments(self) -> Sequence[pool_pb2.Segment]:
         message = pool_pb2.ListSegmentsRequest()
-        answer = self._master().ListSegments(message, timeout=_CALL_TIMEOUT_S)
+        answer = self._master().ListSegments(message, timeout=CALL_TIMEOUT_S)
         return list(answer.segments)
 
     def _master(self) -> pool_pb2_grpc.MasterStub:
@@ -537,54 +513,23 @@ class RefimplCluster:
             self._channel(MASTER)
         )
 
-    def _engine(self, engine: str) -> pool_pb2_grpc.EngineStub:
-        return pool_pb2_grpc.EngineStub(  # type: ignore[no-untyped-call]
-            self._channel(engine)
-        )
-
     def _channel(self, role: str) -> grpc.Channel:
-        if role not in self.roles:
-            raise UsageError(f"the cluster has no {role}")
         channel = self._channels.get(role)
         if channel is None:
-            options = [*GRPC_OPTIONS, *_RECONNECT]
+            options = [*GRPC_OPTIONS, *RECONNECT]
             address = self._layout.operator(role)
-            tls = ClientSecurity.from_env().tls if role == MASTER else None
-            channel = open_channel(address, options, tls)
+            channel = open_channel(address, options, ClientSecurity.from_env().tls)
             self._channels[role] = channel
         return channel
 
-    def _control(self, engine: str, **asked: Any) -> dict[str, Any]:
-        message = pool_pb2.Json(text=json.dumps(asked))
-        answer = self._engine(engine).Control(
-            message,
-            timeout=_CALL_TIMEOUT_S,
-            wait_for_ready=True,
-            metadata=[("authorization", f"Bearer {self._token}")] * bool(self._token),
-        )
-        document: dict[str, Any] = json.loads(answer.text)
-        if "error" in document:
-            message_ = f"{engine} answered {asked['op']}: {document['error']}"
-            raise HarnessError(message_)
-        return document
+    def _service(self, engine: str) -> str:
+        if engine not in self.engines:
+            raise UsageError(f"the cluster has no {engine}")
+        return self._layout.operator(engine)
 
     def _admin(self, role: str, method: str, path: str, body: str = "") -> Any:
-        url = f"http://{self._layout.admin(role)}{path}"
-        data = body.encode() if body else None
-        headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
-        request = urllib.request.Request(url, data=data, method=method, headers=headers)
-        try:
-            with _DIRECT.open(request, timeout=_ADMIN_TIMEOUT_S) as answer:
-                text = answer.read()
-        except urllib.error.HTTPError as error:
-            detail = error.read().decode(errors="replace")
-            error.close()
-            message = f"{role} refused {method} {path}: {detail}"
-            raise HarnessError(message) from error
-        except OSError as error:
-            message = f"{role} does not answer {method} {path}: {error}"
-            raise HarnessError(message) from error
-        return json.loads(text) if text else {}
+        address = self._layout.admin(role)
+        return ask(role, address, method, path, body=body, token=self._token)
 
 
 class RefimplProbe:
@@ -741,7 +686,7 @@ class RefimplProbe:
 
     def _stub(self) -> Any:
         if self._channel is None:
-            options = [*GRPC_OPTIONS, *_RECONNECT]
+            options = [*GRPC_OPTIONS, *RECONNECT]
             tls = ClientSecurity.from_env().tls
             self._channel = open_channel(self._master, options, tls)
         return pool_pb2_grpc.MasterStub(self._channel)  # type: ignore[no-untyped-call]
@@ -793,7 +738,7 @@ class _Settings:
             UsageError: An override names no setting, or a bad value.
         """
         spec = layout.spec
-        master = _built(
+        master = built(
             MasterSettings,
             _overrides(spec, "master"),
             name=MASTER,
@@ -805,14 +750,7 @@ class _Settings:
             time_scale=spec.time_scale,
             seed=spec.seed,
         )
-        engine = _built(
-            EngineSettings,
-            _overrides(spec, "engine"),
-            page_tokens=spec.page_tokens,
-            page_bytes=spec.page_bytes,
-            time_scale=spec.time_scale,
-            seed=spec.seed,
-        )
+        engine = engine_settings(spec)
         unknown = set(spec.overrides) - {"master", "store", "engine"}
         if unknown:
             raise UsageError(f"no role is called {', '.join(sorted(unknown))}")
@@ -831,27 +769,12 @@ class _Settings:
 
     def limits(self) -> Limits:
         """The promises of the system in real seconds."""
-        engine, master, scale = self.engine, self.master, self.layout.spec.time_scale
-        cache = hicache_settings(engine)
-        return Limits(
-            deadline_base_s=engine.prefetch_base_s * scale,
-            deadline_per_ki_token_s=engine.prefetch_per_ki_token_s * scale,
-            deadline_max_s=engine.prefetch_max_s * scale,
-            poll_s=engine.poll_s,
+        master, scale = self.master, self.layout.spec.time_scale
+        return engine_limits(
+            self.engine,
             client_ttl_s=master.client_ttl_s * scale,
             ping_interval_s=master.ping_interval_s * scale,
             lease_ttl_s=master.default_kv_lease_ttl_s * scale,
-            breaker_window_s=engine.breaker_window_s * scale,
-            breaker_open_for_s=engine.breaker_open_for_s * scale,
-            breaker_probes_to_close=engine.breaker_probes_to_close,
-            prefill_tokens_per_s=engine.prefill_rate,
-            block_tokens=BLOCK_TOKENS,
-            page_tokens=engine.page_tokens,
-            breaker_min_samples=engine.breaker_min_samples,
-            breaker_fault_ratio=engine.breaker_fault_ratio,
-            breaker_consecutive_deadlines=engine.breaker_consecutive_deadlines,
-            breaker_probe_deadline_s=cache.breaker.probe_deadline_s,
-            quarantine_probe_interval_s=cache.quarantine.probe_interval_s,
         )
 
     def _store(self, role: str) -> StoreSettings:
@@ -861,7 +784,7 @@ class _Settings:
             f"{rail}={_advertised(layout.data(role, n), listens[f'{role}.{rail}'])}"
             for n, rail in enumerate(layout.rails)
         )
-        return _built(
+        return built(
             StoreSettings,
             _overrides(spec, "store"),
             name=role,
@@ -889,27 +812,6 @@ class _Settings:
 
 def _overrides(spec: ClusterSpec, kind: str) -> dict[str, Any]:
     return dict(spec.overrides.get(kind, {}))
-
-
-def _built(cls: type[T], overrides: dict[str, Any], **own: Any) -> T:
-    try:
-        return cls(**{**own, **overrides})
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"{cls.__name__}: {error}") from error
-
-
-def _flags(settings: object) -> list[str]:
-    """A settings object as command line flags; defaults are left out."""
-    flags: list[str] = []
-    for option in options_of(type(settings)):
-        value = getattr(settings, option.name)
-        if value == option.default:
-            continue
-        values = value if isinstance(value, tuple) else (value,)
-        for each in values:
-            text = str(each).lower() if isinstance(each, bool) else str(each)
-            flags += [option.flag, text]
-    return flags
 
 
 def _advertised(listen: str, seen: str) -> str:
@@ -947,19 +849,3 @@ def _owners(client: PoolClient, keys: bytes, timeout_s: float) -> list[tuple[str
     """The names of the stores that hold each key, without granting a lease."""
     found = client.lookup(keys, timeout_s=timeout_s, grant_lease=False)
     return [tuple(names) for names in found.owners()]
-
-
-def _answer(response: pool_pb2.PrefillResponse) -> Answer:
-    names = [item.name for item in dataclasses.fields(Answer) if item.name != "stores"]
-    values = {name: getattr(response, name) for name in names}
-    return Answer(**values, stores=tuple(response.stores))
-
-
-def _failed(request: Request, error: grpc.RpcError) -> Answer:
-    """An answer for a request that the engine never answered."""
-    call: Any = error  # grpcio raises what is a Call as well
-    what = f"{call.code().name}: {call.details()}"
-    failed = pool_pb2.PrefillResponse(
-        request_id=request.request_id, input_tokens=request.input_length, error=what
-    )
-    return _answer(failed)
