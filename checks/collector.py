@@ -46,6 +46,7 @@ MAX_OUTPUT = 4 << 20
 MAX_FILE = 256 << 10
 MAX_PLAIN = 1 << 20
 MAX_PROCESSES = 64
+MAX_WHEELS = 8
 MAX_GPUS = 32
 MAX_PROBES = 64
 GID_SLOTS = 16
@@ -470,6 +471,25 @@ def _read_environment(collector: Collector, pid: str, line: str) -> Dict[str, st
     return dict(kept, **{"": line})
 
 
+def read_wheels(collector: Collector, services: List[Dict[str, str]]) -> None:
+    """What is installed of Mooncake, beside the programs that run and where it may be.
+
+    A service of a virtual environment is started by a program of its `bin`.
+    """
+    homes = ["/usr", "/usr/local", "/opt/*"]
+    for service in services:
+        program = service.get("", "").partition("\0")[0]
+        if program.startswith("/") and "/bin/" in program:
+            homes.insert(0, glob.escape(program.rpartition("/bin/")[0]))
+    found = set()  # type: Set[str]
+    for home in homes:
+        for kind in ("site-packages", "dist-packages"):
+            info = "/lib/python3*/%s/mooncake*.dist-info/METADATA" % kind
+            found.update(collector.matching(home + info))
+    for path in sorted(found)[:MAX_WHEELS]:
+        collector.read(path)
+
+
 class Ports(object):
     """RDMA devices, and which of them may be touched."""
 
@@ -891,6 +911,7 @@ def gather(collector: Collector, options: Any) -> None:
         take_samples(collector, ports, pool, ovs)
         sampled = time.monotonic()
         read_files(collector)
+        read_wheels(collector, services)
         read_netdevs(collector)
         inside = read_pci(collector, sorted(set(ports.bdfs.values())) + gpus(collector))
         jobs = node_jobs(collector, ports, options) + (ovs_jobs() if ovs else [])

@@ -16,7 +16,9 @@ from pathlib import Path
 import pytest
 
 from checks import collector
+from checks.facts import Facts
 from checks.framing import decode
+from checks.parse.wheel_version import versions
 
 SOURCE = Path(collector.__file__)
 BDF = "0000:1a:00.0"
@@ -119,6 +121,25 @@ def test_empty_gid_slots_beyond_the_first_are_left_out_unless_pinned(tmp_path, q
     assert f"{gids}/40" in files
     assert f"{gids}/41" not in files
     assert "41" in files[gids]["entries"]
+
+
+def test_the_wheels_of_services_and_of_the_system_are_read(tmp_path):
+    info = "mooncake_transfer_engine-0.3.13.post1.dist-info/METADATA"
+    inside = f"/srv/kv cache/lib/python3.11/site-packages/{info}"
+    system = f"/usr/local/lib/python3.10/dist-packages/{info}"
+    for path in (inside, system):
+        put(tmp_path, path, "Metadata-Version: 2.1\nVersion: 0.3.13.post1\n")
+    program = "/srv/kv cache/bin/python3\0-m\0mooncake.mooncake_store_service\0"
+    put(tmp_path, "/proc/77/cmdline", program)
+    put(tmp_path, "/opt/x/lib/python3.11/site-packages/other.dist-info/METADATA", "")
+
+    document = run(tmp_path)
+
+    assert {path for path in document["files"] if "METADATA" in path} == {
+        inside,
+        system,
+    }
+    assert versions(Facts(document)) == dict.fromkeys([inside, system], "0.3.13.post1")
 
 
 def test_counters_are_sampled_twice_on_selected_ports(tmp_path, quick):
