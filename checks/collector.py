@@ -522,6 +522,8 @@ class Ports(object):
         for port in read.names(base + "/ports"):
             where = "%s/ports/%s" % (base, port)
             read.read_each(where, ("state", "phys_state", "rate", "link_layer"))
+            cma = "/sys/kernel/config/rdma_cm/%s/ports/%s" % (device, port)
+            read.read_each(cma, ("default_roce_mode", "default_roce_tos"))
             self._read_gids(device, where)
         read.read(base + "/tc/1/traffic_class")
 

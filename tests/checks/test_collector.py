@@ -103,6 +103,16 @@ def test_paths_are_those_of_the_node_not_of_the_sysroot(tmp_path, quick):
     assert not any(str(tmp_path) in path for path in files)
 
 
+def test_the_mode_of_rdma_cm_is_read_or_known_to_be_nobodys(tmp_path, quick):
+    device(tmp_path)
+    mode = "/sys/kernel/config/rdma_cm/mlx5_0/ports/1/default_roce_mode"
+    without = run(tmp_path)["files"][mode]
+    put(tmp_path, mode, "RoCE v2\n")
+
+    assert without == {"errno": "ENOENT"}
+    assert run(tmp_path)["files"][mode]["text"] == "RoCE v2\n"
+
+
 def test_what_is_not_there_has_its_errno(tmp_path):
     files = run(tmp_path)["files"]
 
