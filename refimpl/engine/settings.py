@@ -57,6 +57,9 @@ class EngineSettings:
     mooncake_metadata: str = setting("P2PHANDSHAKE", "metadata server of Mooncake")
     mooncake_protocol: str = setting("tcp", "transport of Mooncake")
     mooncake_host: str = setting("127.0.0.1", "this engine's address for Mooncake")
+    mooncake_near: bool = setting(
+        True, "put to segments of that address first, where an admin is given"
+    )
     mooncake_lanes: int = setting(
         16, "native calls at one time, hung ones too", at_least=2, at_most=256
     )

@@ -71,6 +71,7 @@ def _mooncake(
             metadata=settings.mooncake_metadata,
             host=settings.mooncake_host,
             protocol=settings.mooncake_protocol,
+            admin=settings.mooncake_admin,
         )
     )
     storage = MooncakeStorage(
@@ -81,7 +82,7 @@ def _mooncake(
             lane_bytes=settings.mooncake_lane_bytes,
             replicas=cache_settings.replicas,
             ranks=cache_settings.ranks,
-            host=settings.mooncake_host,
+            host=settings.mooncake_host if settings.mooncake_near else "",
             canary_bytes=cache_settings.canary_bytes,
         ),
     )

@@ -6,6 +6,7 @@ does so in a lane (`lanes.py`). Names and codes are upstream's (`mooncake.store`
 
 from __future__ import annotations
 
+import http.client
 import importlib
 import os
 import socket
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _LOCAL_BUFFER_BYTES = 16 << 20
 _KNOCK_S = 0.5
+_ANSWER_BYTES = 4096
 _BIND = "MC_TCP_BIND_ADDRESS"
 _REMEDY = (
     "install the wheel (pip install 'moonquake[mooncake]') and its one library "
@@ -87,6 +89,8 @@ class NativeOptions:
     metadata: str = "P2PHANDSHAKE"
     host: str = "127.0.0.1"
     protocol: str = "tcp"
+    admin: str = ""
+    """HOST:PORT of the master's admin HTTP: a better proof that it is there."""
 
 
 def opener_of(options: NativeOptions) -> Opener:
@@ -115,6 +119,8 @@ class MooncakeClient:
 
     def __init__(self, module: Any, options: NativeOptions) -> None:
         knock(options.master)
+        if options.admin:
+            knock_at_admin(options.admin)
         self._module = module
         self._store = module.MooncakeDistributedStore()
         code = self._store.setup(
@@ -197,6 +203,24 @@ def knock(master: str, timeout_s: float = _KNOCK_S) -> None:
         socket.create_connection((host, port), timeout=timeout_s).close()
     except OSError as error:
         raise NotConnected(Code.RPC_FAIL, f"({master}: {error})") from error
+
+
+def knock_at_admin(admin: str, timeout_s: float = _KNOCK_S) -> None:
+    """Whether the master is at work, not only its port open: it may be stopped, or
+    somebody may stand before it.
+
+    Raises:
+        NotConnected: it does not answer.
+    """
+    host, port = parse_address(admin, "the admin of Mooncake (--mooncake-admin)")
+    door = http.client.HTTPConnection(host, port, timeout=timeout_s)
+    try:
+        door.request("GET", "/health")
+        door.getresponse().read(_ANSWER_BYTES)
+    except (OSError, http.client.HTTPException) as error:
+        raise NotConnected(Code.RPC_FAIL, f"({admin}: {error!r})") from error
+    finally:
+        door.close()
 
 
 def code_of_exist(found: int) -> int:

@@ -102,6 +102,14 @@ def test_an_etcd_is_knocked_at_as_a_master_is(master):
     knock(f"etcd://{master},10.0.0.1:2379")
 
 
+def test_an_open_port_is_no_master_where_its_admin_does_not_answer(module, master):
+    """A proxy before a dead master, or a master that is stopped."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        admin = f"127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(NotConnected, match="-900"):
+            MooncakeClient(module, NativeOptions(master=master, admin=admin))
+
+
 def test_a_read_goes_to_the_first_complete_replica_in_memory(module, store, master):
     client = MooncakeClient(module, NativeOptions(master=master))
     store.described = {
