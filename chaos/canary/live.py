@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from chaos.canary import play
 from chaos.canary.cluster_arm import ClusterArm
 from chaos.canary.recorder import ROWS, About, Recorder
-from chaos.canary.run import CanaryRun, Plan, warm_up
+from chaos.canary.run import CanaryRun, Plan, same_members, warm_up
 from chaos.canary.schedule import ARMS, BASELINE, blocks_of
 from chaos.canary.sides import URLS, Shape, arm_of, same_but_label
 from chaos.errors import ChaosError, ResidualFault, UsageError
@@ -151,11 +151,19 @@ def measure(
     plan = plan_of(asked, arms, requests)
     begin_s = time.monotonic()
     player = play.Player(ledger=ledger, run_s=lambda: time.monotonic() - begin_s)
-    recorders = {
-        label: Recorder(asked.directory(label), _about(asked, arms[label]))
-        for label in ARMS
-    }
-    run = CanaryRun(arms, recorders, plan, player=player, say=say, begin_s=begin_s)
+    same_members(arms)
+    with contextlib.ExitStack() as stack:
+        recorders = {}
+        for label in ARMS:
+            about = _about(asked, arms[label])
+            recorders[label] = Recorder(asked.directory(label), about)
+            stack.callback(recorders[label].broken, "")  # nothing after `complete`
+        run = CanaryRun(arms, recorders, plan, player=player, say=say, begin_s=begin_s)
+        return _measured(run, say)
+
+
+def _measured(run: CanaryRun, say: Callable[[str], object]) -> str:
+    """Runs; an arm that broke is told, what must not be judged is raised."""
     try:
         run.run()
     except (ResidualFault, UsageError):

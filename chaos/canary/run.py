@@ -280,13 +280,23 @@ def warm_up(blocks: Sequence[Block]) -> tuple[Block, ...]:
     )
 
 
-def _routes(arms: Mapping[str, Arm], plan: Plan) -> dict[str, int]:
+def same_members(arms: Mapping[str, Arm]) -> int:
+    """How many members each arm has.
+
+    Raises:
+        UsageError: One has more than the other.
+    """
     counts = {label: len(arm.members) for label, arm in arms.items()}
     if len(set(counts.values())) > 1:
         told = ", ".join(f"{label} {count}" for label, count in counts.items())
         problem = f"arms must have the same number of members: {told}"
         raise UsageError(problem, "a load that is spread otherwise compares nothing")
-    return members_of(plan.requests, counts[BASELINE], roam=plan.roam, seed=plan.seed)
+    return counts[BASELINE]
+
+
+def _routes(arms: Mapping[str, Arm], plan: Plan) -> dict[str, int]:
+    members = same_members(arms)
+    return members_of(plan.requests, members, roam=plan.roam, seed=plan.seed)
 
 
 def _planned_s(plan: Plan, scale: float) -> float:
