@@ -1,0 +1,35 @@
+"""One metric of one arm, made ready to be ranked: what counts, and what is missing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from chaos.canary.samples import Samples
+
+
+def ranked(samples: Samples, metric: str) -> NDArray[np.float64]:
+    """All rows; a failed request without a value is infinitely slow, NaN is missing."""
+    values = samples.metric(metric)
+    failed = ~samples.ok & np.isnan(values)
+    return np.where(failed, np.inf, values) if failed.any() else values
+
+
+def unmeasured_share(samples: Samples, metric: str) -> float:
+    """Share of the rows that went well and yet have no value."""
+    missing = np.isnan(samples.metric(metric)) & samples.ok
+    return float(missing.mean()) if len(samples) else 1.0
+
+
+def oddity(samples: Samples, metric: str) -> str:
+    """What no measurement can be: a negative value or an infinite one; "" if none."""
+    values = samples.metric(metric)
+    if np.any(values < 0):
+        return f"{metric} of the {samples.arm} has negative values"
+    if np.isinf(values).any():
+        return f"{metric} of the {samples.arm} has infinite values"
+    return ""
