@@ -118,6 +118,13 @@ class Engines:
             for at in range(len(keys) // KEY_BYTES)
         ]
 
+    def mooncake_names(self, key: bytes) -> list[str]:
+        """The names in Mooncake of one object: its ranks write parts of their own."""
+        from refimpl.hicache.storage.mooncake import object_name
+
+        ranks = self.settings.ranks
+        return [object_name(key, rank, ranks) for rank in range(ranks)]
+
     def control(self, engine: str, **asked: Any) -> dict[str, Any]:
         """One operation of an engine's `Control`.
 
@@ -136,6 +143,10 @@ class Engines:
             message_ = f"{engine} answered {asked['op']}: {document['error']}"
             raise HarnessError(message_)
         return document
+
+    def now_s(self, engine: str) -> float:
+        """What the clock of an engine's cache says."""
+        return float(self.control(engine, op="state")["hicache"]["now"])
 
     def local_only(self, engine: str, on: bool) -> None:
         self.control(engine, op="breaker", force="open" if on else "none")

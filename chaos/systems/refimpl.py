@@ -484,7 +484,7 @@ class RefimplCluster:
         return self._clocks.ahead_s(
             engine,
             self._pids.get(engine, 0),
-            lambda: float(self._engines.control(engine, op="state")["hicache"]["now"]),
+            lambda: self._engines.now_s(engine),
         )
 
     def _everywhere(self, act: Callable[[str], None], roles: Iterable[str]) -> None:

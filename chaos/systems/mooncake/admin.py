@@ -55,6 +55,10 @@ class Admin:
         """The names of mounted segments."""
         return [line.strip() for line in self.text("/get_all_segments").split() if line]
 
+    def keys(self) -> list[str]:
+        """The names of all objects; they hold no space when they are ours."""
+        return self.text("/get_all_keys").split()
+
     def used_bytes(self, segment: str) -> int:
         """Bytes allocated on a segment.
 

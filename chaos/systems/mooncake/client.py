@@ -39,7 +39,7 @@ LOST: Final = -9002
 """The worker ended during the call, mostly because another call on it hung."""
 NOT_JOINED: Final = -9003
 """No client could join: its setup failed, or hung."""
-_SETUP_TIMEOUT_S: Final = 45.0
+_SETUP_TIMEOUT_S: Final = 8.0
 _SEND_TIMEOUT: Final = struct.pack("@ll", 2, 0)
 """Seconds, as the kernel wants them: half a frame is no frame."""
 _END_TIMEOUT_S: Final = 5.0

@@ -23,19 +23,29 @@ if TYPE_CHECKING:
     from chaos.systems.mooncake.shape import Shape
 
 ETCD: Final = "etcd"
+_EVERYWHERE: Final = "0.0.0.0"
 RAIL: Final = "rail0"
 """Mooncake has one address a segment over TCP, whatever a host has."""
 _PROXIED_RPC: Final = 17000
+_PROXIED_ADMIN: Final = 17001
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Addresses:
-    """Addresses and ports of roles. `proxied`: ways to a plain master have a proxy."""
+    """Addresses and ports of roles. `local`: all of them on this machine's loopback."""
 
     shape: Shape
     address: Callable[[str, str, int], str]
     ports: Mapping[Wanted, int]
-    proxied: bool
+    local: bool
+
+    @property
+    def proxied(self) -> bool:
+        """Whether a proxy stands in the ways to a master.
+
+        Elected ones are found by the address that they told etcd.
+        """
+        return self.local and not self.shape.elected
 
     @property
     def masters(self) -> tuple[str, ...]:
@@ -86,6 +96,33 @@ class Addresses:
             return f"etcd://{self.etcd()}"
         return self._link_to(MASTER, user).listen
 
+    def admin_of(self, user: str) -> str:
+        """Where an engine asks the first master for segments."""
+        return self._admin_link(user).listen
+
+    def service(self, engine: str) -> str:
+        """An engine's gRPC service, for the harness."""
+        return self._at(engine, "management", "service")
+
+    def door(self, engine: str) -> str:
+        """An engine's admin door."""
+        return self._at(engine, "management", "door")
+
+    def probe(self) -> str:
+        """Where the harness reaches its own client, on targets where that is a role."""
+        return self._at(PROBE, "management", "probe")
+
+    def near(self, engine: str) -> str:
+        """The address by which an engine calls itself: that of a store beside it.
+
+        So it finds stores of its own host first. On hosts it has one of its own.
+        """
+        beside = [
+            one for one in self.stores if self.host_of(one) == self.host_of(engine)
+        ]
+        role = beside[0] if self.local and beside else engine
+        return self.address(role, "data", 0)
+
     @property
     def metadata(self) -> str:
         if not self.shape.http_metadata:
@@ -112,7 +149,7 @@ class Addresses:
         data = [self._data(store) for store in self.stores]
         users = (*self.stores, *self.engines, PROBE)
         ways = [self._link_to(one, user) for one in self.masters for user in users]
-        return (*data, *ways)
+        return (*data, *ways, *(self._admin_link(engine) for engine in self.engines))
 
     def _data(self, store: str) -> Link:
         """Port 0 is any: the ports that carry data are Mooncake's own choice."""
@@ -129,19 +166,24 @@ class Addresses:
         )
 
     def _link_to(self, master: str, user: str) -> Link:
-        upstream = self.rpc(master)
-        proxied = self.proxied and not self.shape.elected
+        return self._way(master, user, "rpc", _PROXIED_RPC)
+
+    def _admin_link(self, user: str) -> Link:
+        """Engines ask the first master for segments; whatever cuts it off cuts this."""
+        return self._way(MASTER, user, "admin", _PROXIED_ADMIN)
+
+    def _way(self, master: str, user: str, what: str, port: int) -> Link:
+        upstream = self._at(master, "control", what)
         block = self.address(PROBE, "control", 0).replace(".", "-")
+        before = f"{self.address(user, 'control', 0)}:{port}"
         return Link(
-            name=f"{master}.rpc@{user}",
+            name=f"{master}.{what}@{user}",
             owner=master,
             user=user,
             plane="rpc",
             rail="",
-            proxy=f"mq-{block}-{master}.rpc-for-{user}" if proxied else "",
-            listen=f"{self.address(user, 'control', 0)}:{_PROXIED_RPC}"
-            if proxied
-            else upstream,
+            proxy=f"mq-{block}-{master}.{what}-for-{user}" if self.proxied else "",
+            listen=before if self.proxied else upstream,
             upstream=upstream,
         )
 
@@ -151,10 +193,11 @@ class Addresses:
 
 def wanted(shape: Shape) -> list[Wanted]:
     """Every port that a cluster of this shape needs."""
-    bare = Addresses(shape=shape, address=lambda *_: "", ports={}, proxied=False)
+    bare = Addresses(shape=shape, address=lambda *_: "", ports={}, local=True)
     ports = [(one, what) for one in bare.masters for what in ("rpc", "admin")]
     ports += [(store, what) for store in bare.stores for what in ("segment", "health")]
-    ports += [(MASTER, "metadata")]
+    ports += [(one, what) for one in bare.engines for what in ("service", "door")]
+    ports += [(MASTER, "metadata"), (PROBE, "probe")]
     if shape.elected:
         ports += [(ETCD, "etcd"), (ETCD, "etcd-peer")]
     return ports
@@ -176,6 +219,8 @@ def master_argv(package: Package, here: Addresses, role: str) -> list[str]:
     shape = here.shape
     address, port = here.rpc(role).rsplit(":", 1)
     door, door_port = here.admin(role).rsplit(":", 1)
+    if not here.local:  # on hosts the harness asks on one plane, engines on another
+        door = _EVERYWHERE
     argv = [
         package.master,
         f"--rpc_address={address}",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from chaos.systems.base import Limits
+from chaos.systems.engines import engine_limits, engine_settings
 
 if TYPE_CHECKING:
+    from chaos.systems.base import Limits
     from chaos.systems.mooncake.shape import Shape
 
 PING_INTERVAL_S: Final = 1.0
@@ -14,23 +15,13 @@ PING_INTERVAL_S: Final = 1.0
 
 
 def limits_of(shape: Shape) -> Limits:
-    """Mooncake's own limits; those of engines are the reference engine's defaults.
+    """Mooncake's own limits beside those of the engines.
 
-    Mooncake's seconds do not scale; what an engine does, scales.
+    Mooncake's seconds do not scale; those of an engine do.
     """
-    scale, profile = shape.spec.time_scale, shape.profile
-    return Limits(
-        deadline_base_s=2.0 * scale,
-        deadline_per_ki_token_s=0.1 * scale,
-        deadline_max_s=30.0 * scale,
-        poll_s=0.02,
-        client_ttl_s=profile.client_ttl_s,
+    return engine_limits(
+        engine_settings(shape.spec),
+        client_ttl_s=shape.profile.client_ttl_s,
         ping_interval_s=PING_INTERVAL_S,
-        lease_ttl_s=profile.lease_ttl_s,
-        breaker_window_s=10.0 * scale,
-        breaker_open_for_s=5.0 * scale,
-        breaker_probes_to_close=3,
-        prefill_tokens_per_s=20_000.0 / scale,
-        block_tokens=512,
-        page_tokens=shape.spec.page_tokens,
+        lease_ttl_s=shape.profile.lease_ttl_s,
     )

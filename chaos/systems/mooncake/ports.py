@@ -18,6 +18,9 @@ FIXED: Final = {
     "metadata": 8080,
     "segment": 50052,
     "health": 9300,
+    "service": 7000,
+    "door": 7002,
+    "probe": 7004,
     "etcd": 2379,
     "etcd-peer": 2380,
 }

@@ -14,7 +14,7 @@ from chaos.systems.mooncake.native import PATHS
 from chaos.systems.seen import Found, Seen
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from chaos.systems.mooncake.client import Hang, Reply
@@ -40,13 +40,19 @@ class MooncakeProbe:
         plan: how the client joins.
         host: stores of this host are preferred by writes, "" for Mooncake's own choice.
         log: the standard error of workers is appended there.
+        on_hang: is told of every call that is given up.
     """
 
     def __init__(
-        self, plan: ClientPlan, host: str = "", *, log: Path | None = None
+        self,
+        plan: ClientPlan,
+        host: str = "",
+        *,
+        log: Path | None = None,
+        on_hang: Callable[[Hang], None] | None = None,
     ) -> None:
         self.plan = plan
-        self.client = Client(plan, log=log)
+        self.client = Client(plan, log=log, on_hang=on_hang)
         self.last: Reply | None = None
         self._host = host
 

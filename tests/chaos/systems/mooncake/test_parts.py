@@ -25,11 +25,11 @@ def address(role: str, plane: str = "control", rail: int = 0) -> str:
     return f"127.9.9.{first + int(number or 0)}"
 
 
-def addresses(proxied: bool = True, **shape):
+def addresses(local: bool = True, **shape):
     own = shape_of(ClusterSpec(stores=2, engines=0, **shape))
     wanted = layout.wanted(own)
     return layout.Addresses(
-        shape=own, address=address, ports=ports.fixed(wanted), proxied=proxied
+        shape=own, address=address, ports=ports.fixed(wanted), local=local
     )
 
 
