@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from chaos.correctness.command import app as correctness
 from chaos.errors import ChaosError, UsageError
 from chaos.report.redaction import clean, clean_text
 from chaos.safety.locks import DomainBusy
@@ -37,6 +38,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.add_typer(correctness)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 
