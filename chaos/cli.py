@@ -1,4 +1,4 @@
-"""The command `chaos`: run, plan, halt, resume, status, recover, score, analyze."""
+"""The command `chaos`: run, plan, halt, resume, status, recover, score, report, ..."""
 
 from __future__ import annotations
 
@@ -355,6 +355,42 @@ def analyze(
     else:
         _print_line(render(document, color=wants_color(tty=sys.stdout.isatty())))
     raise typer.Exit(document.exit_code)
+
+
+@app.command(
+    epilog=_examples(
+        "chaos report --conformance",
+        "chaos report --conformance results/mooncake/latest --json",
+    )
+)
+def report(
+    results: Annotated[
+        list[Path] | None, typer.Argument(help="Directories of runs (results/latest).")
+    ] = None,
+    conformance: Annotated[
+        bool, typer.Option("--conformance", help="Expected and measured properties.")
+    ] = False,
+    profiles: Annotated[Path, typer.Option(help="What is expected.")] = Path(
+        "suites/conformance"
+    ),
+    as_json: Json = False,
+) -> None:
+    """Tells which properties a system has, beside what was expected of it.
+
+    Known failures are told and are no error; what does not match its expectation is.
+    """
+    from chaos.conformance import command
+    from chaos.report.terminal import wants_color
+
+    if not conformance:
+        raise UsageError("a report of what?", "say --conformance")
+    findings = command.findings_of(results or [Path("results/latest")], profiles)
+    color = wants_color(tty=sys.stdout.isatty())
+    if as_json:
+        _print_json(command.shown(findings, as_json=True, color=False))
+    else:
+        _print_line(command.shown(findings, as_json=False, color=color))
+    raise typer.Exit(command.exit_code(findings))
 
 
 def main(argv: list[str] | None = None) -> int:

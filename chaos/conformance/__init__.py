@@ -1,0 +1,1 @@
+"""What a system is expected to do, as data, beside what it was measured to do."""

@@ -1,0 +1,135 @@
+"""The conformance table: for people, and as plain data."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+from chaos.conformance.compare import Answer
+from chaos.conformance.properties import Arm
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from chaos.conformance.compare import Finding
+
+_COLUMNS = (
+    "property", "system", "version", "expected", "measured", "verdict"
+)  # fmt: skip
+_STYLES = {
+    Answer.WORSE: "bold red",
+    Answer.BETTER: "bold magenta",
+    Answer.KNOWN_FAILURE: "yellow",
+    Answer.UNTOLD: "cyan",
+}
+
+
+def render(
+    findings: Sequence[Finding], *, color: bool = False, width: int = 140
+) -> str:
+    """Stalls side by side, then every property, then how to see each finding again."""
+    out = io.StringIO()
+    console = Console(
+        file=out, width=width, force_terminal=color, no_color=not color, highlight=False
+    )
+    if not findings:
+        console.print("no property was measured")
+        return out.getvalue()
+    console.print(_side_by_side(findings))
+    console.print(_all(findings))
+    console.print(_counts(findings))
+    for command in _reproduce(findings):
+        console.print(f"reproduce: {command}", soft_wrap=True)
+    return out.getvalue()
+
+
+def to_json(findings: Sequence[Finding]) -> list[dict[str, Any]]:
+    """The same as rows."""
+    return [
+        {
+            "property": finding.measured.name,
+            "arm": finding.measured.arm.value,
+            "system": finding.measured.system,
+            "version": finding.measured.version,
+            "settings": finding.measured.settings,
+            "expected": finding.expect,
+            "reference": finding.expected.reference if finding.expected else "",
+            "held": finding.measured.held,
+            "measured": finding.measured.observed,
+            "limit": finding.measured.limit,
+            "samples": finding.measured.samples,
+            "reason": finding.measured.reason,
+            "answer": finding.answer.value,
+            "verdict": finding.verdict.value,
+            "numbers": dict(finding.measured.numbers),
+            "reproduce": finding.measured.reproduce,
+        }
+        for finding in findings
+    ]
+
+
+def _side_by_side(findings: Sequence[Finding]) -> Table:
+    """The longest wait of a read under each fault, one column a system and arm."""
+    stalls = [f.measured for f in findings if f.measured.law == "stall-bounded"]
+    columns = list(dict.fromkeys(one.who for one in stalls))
+    table = Table(title="longest wait of a read under the fault", title_justify="left")
+    table.add_column("fault")
+    table.add_column("settings")
+    for column in columns:
+        table.add_column(column, justify="right")
+    for fault, settings in dict.fromkeys(
+        (s.fault, _settings(s, stalls)) for s in stalls
+    ):
+        cells = [
+            next(
+                (
+                    s.observed
+                    for s in reversed(stalls)
+                    if (s.fault, s.who) == (fault, who)
+                ),
+                "-",
+            )
+            for who in columns
+        ]
+        table.add_row(fault, settings, *cells)
+    return table
+
+
+def _settings(one: Any, stalls: Sequence[Any]) -> str:
+    """Those of the bare system, which a fault's row is named by."""
+    bare = [s.settings for s in stalls if s.fault == one.fault and s.arm is Arm.BARE]
+    return str(bare[-1] if bare else one.settings)
+
+
+def _all(findings: Sequence[Finding]) -> Table:
+    table = Table(title="expected and measured", title_justify="left")
+    for column in _COLUMNS:
+        table.add_column(column, overflow="fold")
+    for finding in findings:
+        measured = finding.measured
+        held = {True: "holds", False: "fails", None: "?"}[measured.held]
+        table.add_row(
+            measured.name,
+            measured.who,
+            f"{measured.version} ({measured.settings})",
+            finding.expect,
+            f"{held}: {measured.observed}",
+            finding.answer.value,
+            style=_STYLES.get(finding.answer),
+        )
+    return table
+
+
+def _counts(findings: Sequence[Finding]) -> str:
+    answers = [finding.answer for finding in findings]
+    told = [f"{answers.count(one)} {one.value}" for one in Answer if one in answers]
+    return ", ".join(told)
+
+
+def _reproduce(findings: Sequence[Finding]) -> list[str]:
+    return list(
+        dict.fromkeys(f.measured.reproduce for f in findings if f.measured.reproduce)
+    )
