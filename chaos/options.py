@@ -23,6 +23,7 @@ DEFAULTS: Mapping[str, Any] = {
     "inventory": "",
     "fault_ttl": 30.0,
     "system": "refimpl",
+    "mooncake_profile": "default",
     "time_scale": 0.1,
     "results": "results",
     "inconclusive": "fail",
@@ -55,6 +56,7 @@ class Options:
     fault_ttl_s: float
     max_nodes_down: int | None
     system: str
+    mooncake_profile: str = "default"
     seed: int
     time_scale: float
     results: str
@@ -97,6 +99,11 @@ def add_options(parser: pytest.Parser) -> None:
         help="skip what would take more hosts down at one time",
     )
     add("--system", metavar="NAME", help="the system under test (refimpl)")
+    add(
+        "--mooncake-profile",
+        metavar="NAME",
+        help="settings of --system mooncake: default or tuned (default)",
+    )
     add("--seed", type=int, metavar="N", help="of every random choice; printed")
     add("--time-scale", type=float, metavar="X", help="factor on time constants (0.1)")
     add("--results", metavar="DIR", help="where results are written (results)")
@@ -144,6 +151,7 @@ def read_options(
         fault_ttl_s=_ttl(values["fault_ttl"]),
         max_nodes_down=_nodes(values["max_nodes_down"]),
         system=str(values["system"]),
+        mooncake_profile=str(values["mooncake_profile"]),
         seed=int(_number("seed", seed)) if seed is not None else new_seed(),
         time_scale=scale,
         results=str(values["results"]),

@@ -25,7 +25,7 @@ from chaos.report.document import reproduce
 from chaos.report.live import LiveLine
 from chaos.safety.signals import SignalGuard
 from chaos.steady import SteadyState
-from chaos.systems.base import ClusterSpec
+from chaos.systems.base import ClusterSpec, Observed
 from chaos.targets.local import LocalTarget
 from chaos.targets.place import Place
 from chaos.ticker import Ticker
@@ -174,11 +174,18 @@ class ChaosRun:
             through = f"healing by itself within {options.fault_ttl_s:g} s"
         lines = [
             f"chaos: seed {options.seed}, time scale {options.time_scale:g}, target"
-            f" {options.target}, system {options.system}, {through}{defects}"
+            f" {options.target}, system {self._system_name}, {through}{defects}"
         ]
         if options.plans_only:
             lines.append(f"chaos: nothing is started or broken: {_NOT_ARMED}")
         return lines
+
+    @property
+    def _system_name(self) -> str:
+        options = self.options
+        if options.system != "mooncake":
+            return options.system
+        return f"mooncake ({options.mooncake_profile})"
 
     def summary(self, exit_status: int, width: int) -> str:
         """The closing table, "" when nothing was judged in this run."""
@@ -381,12 +388,27 @@ class ChaosRun:
         shape.setdefault("time_scale", options.time_scale)
         shape.setdefault("seed", options.seed)
         shape.setdefault("defects", options.defects)
+        if options.system == "mooncake":
+            profile = {"profile": options.mooncake_profile}
+            own = {**profile, **shape.get("overrides", {}).get("mooncake", {})}
+            shape["overrides"] = {**shape.get("overrides", {}), "mooncake": own}
         self._note_promises()
         self._cluster = None
         self._cluster = self.clusters.get(ClusterSpec(**shape))
         self.history.limits(self._cluster.limits)
+        self._observe(self._cluster)
         self._require_of_hosts()
         return self._cluster
+
+    def _observe(self, cluster: Cluster) -> None:
+        """What a system that has more to say of itself says, goes into the history."""
+        if isinstance(cluster, Observed):
+            self.history.info("version", self.options.system, text=cluster.version)
+            cluster.observe_into(self._on_observed)
+
+    def _on_observed(self, role: str, value: Mapping[str, Any]) -> None:
+        if self._report is not None:
+            self.history.info("observed", role, **value)
 
     def _require_of_hosts(self) -> None:
         """What was required of hosts is asked of their agents, once there are some.
@@ -511,6 +533,8 @@ class ChaosRun:
         words += [word for name in options.defects for word in ("--defect", name)]
         if options.system != "refimpl":
             words += ["--system", options.system]
+        if options.system == "mooncake":
+            words += ["--mooncake-profile", options.mooncake_profile]
         if options.target != "local":
             words += ["--target", options.target]
         if options.inventory:

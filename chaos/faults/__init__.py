@@ -101,6 +101,7 @@ def nic_down(
     cluster: Cluster, control: ToxicControl, store: str, rail: str = "rail0"
 ) -> Fault:
     """One rail of a store goes silent."""
+    _refuse_missing_rail(cluster, store, rail)
     if cluster.hosts is not None:
         return _on_hosts("nic_down", cluster, store, rail)
     return NicDown(cluster, control, store, rail)
@@ -291,6 +292,20 @@ def _refuse_observed(kind: str, cluster: Cluster, role: str) -> None:
         return
     reason = f"{role} is not ours: it would keep it when we are gone"
     raise NotHere(capability=kind, target="host", reason=reason)
+
+
+def _refuse_missing_rail(cluster: Cluster, store: str, rail: str) -> None:
+    """Some systems use one network of a host, however many it has.
+
+    Raises:
+        NotHere: This is one, and the rail would be another.
+    """
+    used = {link.rail for link in cluster.links if link.owner == store and link.rail}
+    if not used or rail in used:
+        return
+    if rail in {f"rail{number}" for number in range(cluster.spec.rails)}:
+        reason = f"{store} uses {', '.join(sorted(used))} only"
+        raise NotHere(capability="nic_down", target="local", reason=reason)
 
 
 def _named(cluster: Cluster, name: str) -> list[Link]:

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from chaos.errors import UsageError
+from chaos.errors import NotHere, UsageError
 from chaos.faults.base import Evidence
 from chaos.faults.touch import NONSENSE, touch
 
@@ -79,6 +79,7 @@ class ToxicFault:
         if not links:
             message = f"{self.kind}({target}): no link of the cluster matches"
             raise UsageError(message)
+        _refuse_without_proxy(self.kind, links)
         self.target = target
         self.links = tuple(links)
         self._control = control
@@ -186,6 +187,18 @@ class ToxicFault:
             for _ in range(self.touches)
         ]
         return min(reactions, key=lambda reaction: reaction.elapsed_s)
+
+
+def _refuse_without_proxy(kind: str, links: Sequence[Link]) -> None:
+    """Some systems tell their peers the very address that they bind.
+
+    Raises:
+        NotHere: Nothing stands in one of the links.
+    """
+    bare = [link.name for link in links if not link.proxy]
+    if bare:
+        reason = f"no proxy can stand in {bare[0]}; try --target netns"
+        raise NotHere(capability=kind, target="local", reason=reason)
 
 
 def silence() -> tuple[Toxic, ...]:

@@ -8,10 +8,10 @@ All durations are seconds as the system really takes them, after time scaling.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from chaos.hosts.host import Hosts
 
@@ -21,7 +21,8 @@ class ClusterSpec:
     """The shape of a cluster; everything not said here has the system's default.
 
     `time_scale` multiplies every time constant of the system. `overrides` are settings
-    by role kind ("master", "store", "engine") and field name, at factor 1.
+    by role kind ("master", "store", "engine") and field name, at factor 1. `more_roles`
+    are what a system has beyond one master, stores and engines ("master-1", "etcd").
     """
 
     stores: int = 8
@@ -36,6 +37,7 @@ class ClusterSpec:
     seed: int = 0
     defects: tuple[str, ...] = ()
     overrides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    more_roles: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,3 +294,17 @@ class Cluster(Protocol):
         ...
 
     def stop(self) -> None: ...
+
+
+@runtime_checkable
+class Observed(Protocol):
+    """A cluster that says more of itself than it is asked, all the time."""
+
+    @property
+    def version(self) -> str:
+        """Version and build of what runs."""
+        ...
+
+    def observe_into(self, sink: Callable[[str, Mapping[str, Any]], object]) -> None:
+        """`sink(role, what)` is called from a thread, when something changed."""
+        ...

@@ -285,7 +285,7 @@ def roles_of(spec: ClusterSpec) -> tuple[str, ...]:
     """Every role of a cluster of this shape, the harness's own client included."""
     stores = [f"store-{number}" for number in range(spec.stores)]
     engines = [f"engine-{number}" for number in range(spec.engines)]
-    return (MASTER, *stores, *engines, PROBE)
+    return (MASTER, *spec.more_roles, *stores, *engines, PROBE)
 
 
 def _everywhere(act: Callable[[Host], T], hosts: Sequence[Host]) -> list[T]:

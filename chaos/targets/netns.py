@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from chaos.systems.base import ClusterSpec
 
 STATE: Final = host_state() / "netns"
-_MASTER, _FIRST_STORE, _FIRST_ENGINE, _PROBE = 2, 10, 200, 3
+_MASTER, _FIRST_STORE, _FIRST_ENGINE, _PROBE, _ETCD = 2, 10, 200, 3, 8
 _LAST_STORE, _LAST = _FIRST_ENGINE - 1, 254
 _ATTEMPTS = 10
 _LOG = logging.getLogger(__name__)
@@ -224,13 +224,18 @@ class NetnsTarget(HostTarget):
 
 
 def number_of(role: str) -> int:
-    """The number of a role on every plane: 2 master, 10.. stores, 200.. engines."""
+    """The number of a role on every plane: 2 master, 10.. stores, 200.. engines.
+
+    Of other masters: 4 and on, behind the harness's own client; of etcd: 8.
+    """
     kind, _, text = role.partition("-")
     if kind == "store":
         return _FIRST_STORE + int(text)
     if kind == "engine":
         return _FIRST_ENGINE + int(text)
-    return _PROBE if kind == "probe" else _MASTER
+    if kind == "master" and text:
+        return _PROBE + int(text)
+    return {"probe": _PROBE, "etcd": _ETCD}.get(kind, _MASTER)
 
 
 def placed(spec: ClusterSpec) -> dict[str, list[str]]:

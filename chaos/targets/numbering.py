@@ -1,8 +1,8 @@
 """Which host number of a /24 block a role has, on targets where one block holds all.
 
-The harness's own client is number 1, the master 2; every rail of a store has a number
-of its own from 10 on, engines from 200. A role has one address for all its planes but
-data; a store's is that of its first rail.
+The harness's own client is number 1, the master 2, other masters follow, etcd is 8;
+every rail of a store has a number of its own from 10 on, engines from 200. A role has
+one address for all its planes but data; a store's is that of its first rail.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _PROBE = 1
 _MASTER = 2
+_ETCD = 8
 _FIRST_STORE = 10
 _FIRST_ENGINE = 200
 _LAST = 254
@@ -42,4 +43,6 @@ def host_number(spec: ClusterSpec, role: str, plane: str, rail: int) -> int:
         return _FIRST_STORE + int(text) * spec.rails + which
     if kind == "engine":
         return _FIRST_ENGINE + int(text)
-    return _PROBE if kind == "probe" else _MASTER
+    if kind == "master":
+        return _MASTER + int(text or 0)
+    return _ETCD if kind == "etcd" else _PROBE

@@ -71,12 +71,20 @@ class Admin:
         """The master's numbers by name; labels are summed up."""
         return numbers_of(self.text("/metrics"))
 
+    def state(self) -> dict[str, Any]:
+        """What is worth keeping of now.
+
+        Raises:
+            HarnessError: The master does not answer.
+        """
+        found = self.metrics()
+        kept: dict[str, Any] = {name: found[name] for name in METRICS if name in found}
+        return kept | {"role": self.role(), "segments": self.segments()}
+
     def snapshot(self) -> dict[str, Any]:
-        """What is worth keeping of now; "error" where the master does not answer."""
+        """The same; "error" where the master does not answer."""
         try:
-            found = self.metrics()
-            kept: dict[str, Any] = {n: found[n] for n in METRICS if n in found}
-            return kept | {"role": self.role(), "segments": self.segments()}
+            return self.state()
         except HarnessError as error:
             return {"error": str(error)}
 

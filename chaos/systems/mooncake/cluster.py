@@ -88,7 +88,9 @@ class MooncakeCluster:
         self.package = installed()
         self._target = target
         self._proxy = proxy
-        target.prepare(spec)
+        target.prepare(
+            dataclasses.replace(spec, more_roles=layout.more_roles(self.shape))
+        )
         local = target.hosts is None
         wanted = layout.wanted(self.shape)
         self.here = layout.Addresses(
@@ -244,7 +246,7 @@ class MooncakeCluster:
     def role_state(self, role: str) -> dict[str, Any]:
         """What a master says of itself: role, segments, numbers; or an engine."""
         if role in self.masters:
-            return {**self.admin(role).snapshot(), "version": self.version}
+            return _Told(self.admin(role).state(), version=self.version)
         if role in self.engines:
             points = self._engines.ask(role, "GET", "/failpoints")
             state = self._named(self._engines.ask(role, "GET", "/state"))
@@ -637,6 +639,14 @@ class MooncakeCluster:
 
     def _not_here(self, capability: str, reason: str) -> NotHere:
         return NotHere(capability=capability, target="mooncake", reason=reason)
+
+
+class _Told(dict[str, Any]):
+    """What a master says of itself; what it does not say, nobody can judge."""
+
+    def __missing__(self, key: str) -> Any:
+        reason = f"Mooncake's master does not tell its {key}"
+        raise NotHere(capability="role_state", target="mooncake", reason=reason)
 
 
 def _answers(door: Admin, path: str) -> bool:

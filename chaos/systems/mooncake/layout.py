@@ -203,6 +203,12 @@ def wanted(shape: Shape) -> list[Wanted]:
     return ports
 
 
+def more_roles(shape: Shape) -> tuple[str, ...]:
+    """Roles beyond one master, stores and engines: they need addresses as well."""
+    more = tuple(f"{MASTER}-{number}" for number in range(1, shape.masters))
+    return (*more, ETCD) if shape.elected else more
+
+
 def check(shape: Shape) -> None:
     """Refuses a shape without a store or a host.
 
