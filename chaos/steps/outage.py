@@ -41,7 +41,7 @@ WATCH_KEPT = 20_000
 QUIET_STEP_S = 0.03
 QUIET_READINGS = 4
 QUIET_WAIT_S = 0.3
-_KEEP_TRIES = 3
+_KEEP_TRIES = 6
 _KEEP_SHARE = 1.0
 _KEEP_GAP_S = 0.005
 
@@ -104,7 +104,8 @@ def keep_prompts(
     """Has every prompt computed and kept in the pool, and empties L1 and L2.
 
     A write-back that failed while the cluster was cold is left to the next request for
-    the same prompt, as the system does it.
+    the same prompt, as the system does it. An engine that had trouble meanwhile is
+    replaced by a new one: what is judged begins with nothing behind it.
 
     Raises:
         HarnessError: One of them is not there: nothing could be judged.
@@ -115,13 +116,25 @@ def keep_prompts(
         flush(cluster)
         missing = [r for r in missing if not all(cluster.owners_of(r))]
         if not missing:
+            _without_past(cluster)
             return
+        for engine in cluster.engines:
+            reaches(cluster, engine, "closed")
     counters = [
         cluster.engine_state(engine)["hicache"]["counters"]
         for engine in cluster.engines
     ]
     message = f"{len(missing)} prompts are not in the pool: {counters}"
     raise HarnessError(message)
+
+
+def _without_past(cluster: Cluster) -> None:
+    """Restarts the engines that met faults of a slow machine; the pool stays."""
+    for engine in cluster.engines:
+        counters = cluster.engine_state(engine)["hicache"]["counters"]
+        if counters.get("faults") or breaker_log(cluster, engine):
+            cluster.stop_role(engine)
+            cluster.start_role(engine)
 
 
 def _compute(cluster: Cluster, load: LoadDriver, requests: Sequence[Request]) -> None:

@@ -6,11 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from chaos.errors import HarnessError
 from chaos.steps.outage import (
     Seen,
     StateWatch,
     ask_with_faults,
     breaker_log,
+    keep_prompts,
     operations,
     prompts,
     quarantine_events,
@@ -170,3 +172,58 @@ def test_the_log_and_the_events_of_an_engine_are_read():
     assert [change.target for change in breaker_log(cluster, "engine-0")] == ["OPEN"]
     assert quarantine_events(cluster, "engine-0", "quarantined") == {"store-1": 1.0}
     assert quarantine_events(cluster, "engine-0", "readmitted") == {}
+
+
+class Preparing(FakeCluster):
+    """A cluster on a machine that stalls: the first write-backs do not arrive."""
+
+    def __init__(self, *, late: int, faults: int):
+        trouble = state("closed")
+        if faults:
+            trouble["counters"]["faults"] = {"RPC_TIMEOUT": faults}
+        super().__init__(trouble)
+        self.late = late
+        self.events = []
+
+    def owners_of(self, request):
+        self.events.append("looked")
+        self.late -= 1
+        return [()] if self.late >= 0 else [self.stores]
+
+    def stop_role(self, role):
+        self.events.append(f"stop {role}")
+
+    def start_role(self, role):
+        self.events.append(f"start {role}")
+
+
+def computing(requests, *, arm, route):
+    answer = SimpleNamespace(ok=True)
+    samples = [SimpleNamespace(request=r, answer=answer) for r in requests]
+    return SimpleNamespace(samples=samples)
+
+
+@pytest.mark.parametrize(
+    ("late", "faults", "events"),
+    [
+        (0, 0, ["looked"]),
+        (2, 0, ["looked"] * 3),
+        (1, 3, ["looked"] * 2 + ["stop engine-0", "start engine-0"]),
+    ],
+)
+def test_what_is_kept_is_there_and_engines_have_nothing_behind_them(
+    late, faults, events
+):
+    cluster = Preparing(late=late, faults=faults)
+
+    keep_prompts(cluster, computing, prompts(cluster, "p", 1, 512, per_s=1, sessions=1))
+
+    assert cluster.events == events
+
+
+def test_what_never_arrives_is_no_verdict():
+    cluster = Preparing(late=99, faults=0)
+    one = prompts(cluster, "p", 1, 512, per_s=1, sessions=1)
+
+    with pytest.raises(HarnessError, match="1 prompts are not in the pool"):
+        keep_prompts(cluster, computing, one)
