@@ -18,8 +18,14 @@ from typing import TYPE_CHECKING
 from chaos.canary import play
 from chaos.canary.cluster_arm import ClusterArm
 from chaos.canary.recorder import ROWS, About, Recorder
-from chaos.canary.run import CanaryRun, Plan, same_members, warm_up
-from chaos.canary.schedule import ARMS, BASELINE, blocks_of
+from chaos.canary.run import (
+    CanaryRun,
+    Plan,
+    StoppedEarly,
+    same_members,
+    warm_up,
+)
+from chaos.canary.schedule import ARMS, BASELINE, CANARY, blocks_of
 from chaos.canary.sides import URLS, Shape, arm_of, same_but_label
 from chaos.errors import ChaosError, ResidualFault, UsageError
 from chaos.load.generate import GeneratorSettings, generate
@@ -33,7 +39,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from chaos.canary.arms import Arm
+    from chaos.canary.floor import NoiseFloor
+    from chaos.canary.policy import Policy
     from chaos.canary.result import GateResult
+    from chaos.canary.samples import Samples
     from chaos.canary.sides import Side
     from chaos.systems.base import Request
 
@@ -60,6 +69,7 @@ class Asked:
     drills: bool = False
     policy: Path | None = None
     on_inconclusive: str = ""
+    early_abort: bool = True
     floor: Path | None = None
     command: str = field(default_factory=lambda: shlex.join(sys.argv))
 
@@ -96,8 +106,9 @@ def run_asked(
         arms = (arms_of or make_arms)(asked, ledger)
         for arm in arms.values():
             stack.callback(arm.close)
-        broken = measure(asked, arms, ledger, say)
-    return judge(asked, broken)
+        policy = policy_of(asked)
+        early = measure(asked, arms, ledger, say, policy)
+    return early or judge(asked, policy)
 
 
 def check(asked: Asked) -> None:
@@ -134,12 +145,16 @@ def make_arms(asked: Asked, ledger: Ledger) -> dict[str, Arm]:
 
 
 def measure(
-    asked: Asked, arms: dict[str, Arm], ledger: Ledger, say: Callable[[str], object]
-) -> str:
-    """Fills both directories; what broke an arm half-way, "" when nothing did.
+    asked: Asked,
+    arms: dict[str, Arm],
+    ledger: Ledger,
+    say: Callable[[str], object],
+    policy: Policy | None = None,
+) -> GateResult | None:
+    """Fills both directories; the verdict if it was clear before the planned end.
 
     An arm that dies while it is measured is no error of the command: its directory says
-    so, and the gate answers INCONCLUSIVE.
+    so, and the gate answers INCONCLUSIVE. Without a policy nobody looks before the end.
 
     Raises:
         ChaosError: An arm did not start, or a fault was left behind.
@@ -158,14 +173,26 @@ def measure(
             about = _about(asked, arms[label])
             recorders[label] = Recorder(asked.directory(label), about)
             stack.callback(recorders[label].broken, "")  # nothing after `complete`
-        run = CanaryRun(arms, recorders, plan, player=player, say=say, begin_s=begin_s)
-        return _measured(run, say)
+        eye = _Eye(asked, policy)
+        run = CanaryRun(
+            arms,
+            recorders,
+            plan,
+            player=player,
+            say=say,
+            look=eye,
+            begin_s=begin_s,
+        )
+        _measured(run, say)
+    return eye.seen
 
 
-def _measured(run: CanaryRun, say: Callable[[str], object]) -> str:
+def _measured(run: CanaryRun, say: Callable[[str], object]) -> None:
     """Runs; an arm that broke is told, what must not be judged is raised."""
     try:
         run.run()
+    except StoppedEarly:
+        say("stopped before the planned end: harm is shown")
     except (ResidualFault, UsageError):
         raise
     except ExceptionGroup as group:
@@ -176,8 +203,37 @@ def _measured(run: CanaryRun, say: Callable[[str], object]) -> str:
     except ChaosError as error:
         where = " ".join(getattr(error, "__notes__", []))
         say(f"the measurement broke {where}: {error}")
-        return f"{error} {where}".strip()
-    return ""
+
+
+class _Eye:
+    """Looks at what is on disk, as often as it likes: the test is valid at every look.
+
+    Small runs are not looked at: below `_LEAST` rows an arm there is nothing to see.
+    """
+
+    _LEAST = 60
+
+    def __init__(self, asked: Asked, policy: Policy | None) -> None:
+        self._asked = asked
+        self._policy = policy if asked.early_abort else None
+        self.seen: GateResult | None = None
+
+    def __call__(self) -> bool:
+        if self._policy is None:
+            return False
+        from chaos.canary.gate import abort_early
+
+        baseline, canary = samples_of(self._asked)
+        if min(len(baseline), len(canary)) < self._LEAST:
+            return False
+        self.seen = abort_early(
+            self._policy,
+            baseline,
+            canary,
+            floor=_floor(self._asked),
+            seed=self._asked.shape.seed,
+        )
+        return self.seen is not None
 
 
 def trace_of(asked: Asked) -> list[Request]:
@@ -235,38 +291,55 @@ def plan_of(asked: Asked, arms: dict[str, Arm], requests: list[Request]) -> Plan
     )
 
 
-def judge(asked: Asked, broken: str = "") -> GateResult:
+def policy_of(asked: Asked) -> Policy:
+    """The policy that was named, or that of runs like this.
+
+    Raises:
+        UsageError: The file cannot be used.
+    """
+    from chaos.canary.policy import load_policy
+    from chaos.canary.run_policy import policy_for
+
+    policy = policy_for(
+        {side.kind for side in asked.sides},
+        played=bool(asked.scenarios),
+        drilled=asked.drills,
+    )
+    if asked.policy is not None:
+        policy = load_policy(asked.policy)
+    if asked.on_inconclusive:
+        policy = policy.model_copy(update={"on_inconclusive": asked.on_inconclusive})
+    return policy
+
+
+def judge(asked: Asked, policy: Policy) -> GateResult:
     """Reads the two directories back and judges what is on disk, nothing else.
 
     Raises:
-        UsageError: The policy or the noise floor cannot be used.
+        UsageError: A directory or the noise floor cannot be used.
     """
-    import numpy as np
-
-    from chaos.canary.floor import read_floor
     from chaos.canary.gate import judge as judge_samples
-    from chaos.canary.policy import load_policy
-    from chaos.canary.run_policy import policy_for
+
+    baseline, canary = samples_of(asked)
+    return judge_samples(
+        policy, baseline, canary, floor=_floor(asked), seed=asked.shape.seed
+    )
+
+
+def samples_of(asked: Asked) -> tuple[Samples, Samples]:
+    """Both arms as they are on disk."""
     from chaos.canary.sources.jsonl import read_directory
 
-    if asked.policy is not None:
-        policy = load_policy(asked.policy)
-    else:
-        policy = policy_for(
-            {side.kind for side in asked.sides},
-            played=bool(asked.scenarios),
-            drilled=asked.drills,
-        )
-    if asked.on_inconclusive:
-        policy = policy.model_copy(update={"on_inconclusive": asked.on_inconclusive})
-    baseline, canary = (read_directory(asked.directory(each), each) for each in ARMS)
-    return judge_samples(
-        policy,
-        baseline,
-        canary,
-        rng=np.random.default_rng(asked.shape.seed),
-        floor=read_floor(asked.floor) if asked.floor else None,
+    return (
+        read_directory(asked.directory(BASELINE), BASELINE),
+        read_directory(asked.directory(CANARY), CANARY),
     )
+
+
+def _floor(asked: Asked) -> NoiseFloor | None:
+    from chaos.canary.floor import read_floor
+
+    return read_floor(asked.floor) if asked.floor else None
 
 
 def _about(asked: Asked, arm: Arm) -> About:

@@ -142,6 +142,14 @@ class Recorder:
             for name, number in counters.items():
                 self.counters[name] = self.counters.get(name, 0) + int(number)
 
+    def checkpoint(self, counters: Mapping[str, int]) -> None:
+        """What can be judged so far, for a look before the end; still not complete."""
+        with self._lock:
+            if self._ended or self._file is None:
+                return
+            self._file.flush()
+        self._write_meta(complete=False, so_far=counters)
+
     def complete(self) -> None:
         """The arm really came to its end: rows on disk first, then the word."""
         self._end(complete=True)
@@ -166,8 +174,11 @@ class Recorder:
                 file.close()
         self._write_meta(complete=complete)
 
-    def _write_meta(self, *, complete: bool) -> None:
+    def _write_meta(
+        self, *, complete: bool, so_far: Mapping[str, int] | None = None
+    ) -> None:
         about = self._about
+        counters = {**self.counters, **(so_far or {})}
         document: dict[str, Any] = {
             "schema": SCHEMA,
             "arm": about.arm,
@@ -179,7 +190,7 @@ class Recorder:
             "requests": self.rows,
             "started_at": self._started_at,
             "ended_at": self._wall(),
-            "counters": dict(sorted(self.counters.items())),
+            "counters": dict(sorted(counters.items())),
             **about.facts,
         }
         if not complete:

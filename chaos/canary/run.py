@@ -77,6 +77,10 @@ class _Progress:
         self.done_s += planned_s
 
 
+class StoppedEarly(Exception):
+    """A look before the planned end has shown harm; the rest need not be measured."""
+
+
 class CanaryRun:
     """One measurement of two arms that are started already.
 
@@ -86,6 +90,7 @@ class CanaryRun:
         plan: what to measure.
         player: plays scenarios and builds injectors; None where nothing is broken.
         say: takes progress lines.
+        look: asked when both arms have had the same; true ends the run: harm is shown.
     """
 
     def __init__(
@@ -96,9 +101,11 @@ class CanaryRun:
         *,
         player: Player | None = None,
         say: Callable[[str], object] = lambda _line: None,
+        look: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
         begin_s: float | None = None,
     ) -> None:
+        self._look = look
         self._arms, self._recorders, self._plan = arms, recorders, plan
         self._player = player
         self._clock = clock
@@ -113,6 +120,7 @@ class CanaryRun:
         """Measures everything; both directories are complete when it returns.
 
         Raises:
+            StoppedEarly: `look` has seen enough; the directories are not complete.
             ChaosError: An arm or the harness broke; the directories say so.
             BaseException: It was interrupted; the directories say so.
         """
@@ -134,14 +142,25 @@ class CanaryRun:
             self._blaming(label, lambda arm: arm.expect(plan.requests))
         for turn in self._turns(plan.warm):
             self._replay(turn, record=False)
-        for turn in self._turns(plan.first):
-            self._replay(turn, record=True)
+        self._measure_blocks(plan.first)
         self._break_both()
-        for turn in self._turns(plan.second):
-            self._replay(turn, record=True)
+        self._measure_blocks(plan.second)
         for label in ARMS:
             self._blaming(label, lambda arm: arm.finish())
             self._recorders[label].count(self._arms[label].counters())
+
+    def _measure_blocks(self, blocks: Sequence[Block]) -> None:
+        """ABBA; a look whenever both arms have replayed the same."""
+        for block in blocks:
+            for turn in self._turns([block]):
+                self._replay(turn, record=True)
+            self._maybe_enough()
+
+    def _maybe_enough(self) -> None:
+        for label in ARMS:
+            self._recorders[label].checkpoint(self._arms[label].counters())
+        if self._look():
+            raise StoppedEarly
 
     def _turns(self, blocks: Sequence[Block]) -> tuple[Turn, ...]:
         turns = turns_of(blocks, first=self._turn)
@@ -216,6 +235,7 @@ class CanaryRun:
         for at, piece in enumerate(self._plan.pieces):
             for label in ARMS if at % 2 == 0 else ARMS[::-1]:
                 self._play(piece, label)
+            self._maybe_enough()
         if self._plan.drills:
             for at, drill in enumerate(DRILLS):
                 for label in ARMS if at % 2 == 0 else ARMS[::-1]:

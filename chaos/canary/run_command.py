@@ -116,6 +116,9 @@ def command(
     on_inconclusive: Annotated[
         str, typer.Option(help="block, warn or extend; default: the policy's")
     ] = "",
+    early_abort: Annotated[
+        bool, typer.Option(help="stop as soon as harm is shown")
+    ] = True,
     as_json: Annotated[
         bool, typer.Option("--json", help="the verdict as JSON on stdout")
     ] = False,
@@ -167,6 +170,7 @@ def command(
             policy=policy,
             floor=noise_floor,
             on_inconclusive=on_inconclusive,
+            early_abort=early_abort,
         )
 
     raise typer.Exit(_guarded(asked, as_json=as_json, quiet=quiet, debug=debug))
