@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ import numpy as np
 from refimpl.core.codes import Code, Outcome, outcome_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -35,6 +36,15 @@ class Lookup:
     segments: Mapping[int, SegmentInfo]
     lease_until: float
     """On the client's clock, counted from before the call was sent."""
+
+    def only(self, rows: Sequence[int]) -> Lookup:
+        """Some of the rows."""
+        if rows == list(range(len(self.status))):
+            return self
+        at = np.array(rows, np.intp)
+        names = ("status", "segment", "offset", "size", "checksum", "parts")
+        columns = {name: getattr(self, name)[at] for name in names}
+        return dataclasses.replace(self, **columns)
 
     def owners(self) -> list[tuple[str, ...]]:
         """The names of the stores that hold each key, () where it is not readable."""

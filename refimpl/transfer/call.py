@@ -468,6 +468,9 @@ class Call:
         for _op, bad in self._failed:
             self.codes.update(bad)
         self._failed.clear()
+        # Lanes know their call and the call its lanes: callers' buffers would live on
+        # until the collector finds the cycle.
+        self._works.clear()
 
     def _keep(self, lane: Lane, work: _Work, now: float) -> None:
         del self._owner[lane]

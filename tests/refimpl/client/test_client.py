@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import threading
 import time
 
@@ -941,3 +942,17 @@ def test_wishes_of_a_put_reach_the_master(pool):
     asked = pool.master.starts[0]
 
     assert (asked.pin, list(asked.prefer), list(asked.names)) == ("hard", [2, 1], ["a"])
+
+
+def test_buffers_are_free_when_the_call_returns_not_when_the_collector_runs(pool):
+    pool.store(1)
+    client = pool.client()
+    keys, _ = filled_pool(pool, client, 1)
+    gc.collect()
+    gc.disable()
+    try:
+        buffer = bytearray(4096)
+        assert client.get(keys, [buffer], timeout_s=5).codes.tolist() == [OK]
+        buffer.extend(b"x")  # BufferError as long as anybody holds a view
+    finally:
+        gc.enable()

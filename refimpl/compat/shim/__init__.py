@@ -1,0 +1,1 @@
+"""A folder for `sys.path`: put first, it makes `import mooncake.store` ours."""

@@ -1,0 +1,1 @@
+"""Stands in for Mooncake's package where the reference system is to be used."""
