@@ -15,6 +15,7 @@ import shlex
 import shutil
 import signal
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -93,6 +94,8 @@ class ChaosRun:
         self._halted = ""
         self._broke_something = False
         self._broken_promises: list[str] = []
+        self._test_began_s = 0.0
+        self._cluster_is_used = False
 
     # -- life of the run ---------------------------------------------------------
 
@@ -195,8 +198,13 @@ class ChaosRun:
         if document is None:
             return ""
         return f"{render(document, color=self._color, width=width)}" + (
-            f"results in {self.report.path}\n"
+            f"results in {self.report.path}\n{self._told_report}"
         )
+
+    @property
+    def _told_report(self) -> str:
+        page = self.report.path / "report.html"
+        return f"report in {page}\n" if page.is_file() else ""
 
     @property
     def leaves_slow_out(self) -> bool:
@@ -294,6 +302,7 @@ class ChaosRun:
     def test_begins(self, nodeid: str) -> None:
         """Later events of the history and the live line belong to this test."""
         self.report.history.test = nodeid
+        self._test_began_s, self._cluster_is_used = time.monotonic(), False
         self._broke_something = False
         self._broken_promises.clear()
         if self._live is not None:
@@ -322,6 +331,13 @@ class ChaosRun:
         if target is not None and self._broke_something:
             self._broken_promises += getattr(target, "broken_promises", ())
 
+    def _note_breakers(self) -> None:
+        """What the breakers of this test's cluster did, before they forget it."""
+        if self._cluster is not None and self._cluster_is_used:
+            from chaos.breakers import note_breakers
+
+            note_breakers(self.history, self._cluster, since_s=self._test_began_s)
+
     def insist_on_the_end(self) -> None:
         """A signal ends the run with its test at the latest, whoever swallowed it."""
         self._guard.insist()
@@ -333,6 +349,7 @@ class ChaosRun:
         if self._live is not None:
             self._live.clear()
         report = self.report
+        self._note_breakers()
         report.add_test(case.nodeid)
         for judgement in case.docket.judgements:
             report.add_judgement(case.nodeid, judgement)
@@ -393,8 +410,10 @@ class ChaosRun:
             own = {**profile, **shape.get("overrides", {}).get("mooncake", {})}
             shape["overrides"] = {**shape.get("overrides", {}), "mooncake": own}
         self._note_promises()
+        self._note_breakers()
         self._cluster = None
         self._cluster = self.clusters.get(ClusterSpec(**shape))
+        self._cluster_is_used = True
         self.history.limits(self._cluster.limits)
         self._observe(self._cluster)
         self._require_of_hosts()

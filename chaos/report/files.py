@@ -17,13 +17,18 @@ def write_text(path: Path, text: str) -> None:
     _write(path, clean_text(text))
 
 
-def _write(path: Path, text: str) -> None:
+def write_bytes(path: Path, data: bytes) -> None:
+    """The same for what is no text, as it is: pictures that we drew ourselves."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("w", encoding="utf-8") as out:
-        out.write(text)
+    with temporary.open("wb") as out:
+        out.write(data)
         out.flush()
         os.fsync(out.fileno())
     temporary.replace(path)
+
+
+def _write(path: Path, text: str) -> None:
+    write_bytes(path, text.encode("utf-8", "replace"))
 
 
 def write_json(path: Path, document: Any) -> None:

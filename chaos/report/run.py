@@ -7,6 +7,8 @@ history.jsonl   one line per event
 hist/*.hlog     HdrHistogram interval logs
 verdict.json    three-valued, numbers, thresholds, samples
 summary.md      the same for people
+report.html     one page that explains itself, with plots; report.md, metrics.prom
+plots/*.svg     each plot, and as PNG
 ```
 
 Everything that is learnt is appended at once to `parts/<worker>.jsonl`, so a run that
@@ -201,7 +203,16 @@ class RunReport:
         write_text(self.path / "summary.md", render_summary(document))
         link(self.path.parent / "latest", self.path)
         link(self.path.parent.parent / "latest", self.path)
+        self._render(document)
         return document
+
+    def _render(self, document: Document) -> None:
+        """Reports for people, last: whatever happens to them, the results are there."""
+        from chaos.report.reports import write_reports
+
+        problem = write_reports(self.path, document)
+        if problem:
+            sys.stderr.write(f"chaos: warning: {problem}\n")
 
     def _late_note(self, note: str) -> None:
         """A note when the parts are closed already."""
@@ -281,7 +292,7 @@ def _document(path: Path, meta: Mapping[str, Any], aborted: str) -> Document:
     begun = datetime.fromisoformat(meta["started"])
     judgements: dict[str, list[Judgement]] = {}
     errors: dict[str, str] = {}
-    faults: dict[str, dict[str, Any]] = {}
+    faults: dict[tuple[str, str], dict[str, Any]] = {}
     for row in rows:
         if row["kind"] in ("judgement", "error", "test"):
             judgements.setdefault(row["nodeid"], [])
@@ -290,7 +301,9 @@ def _document(path: Path, meta: Mapping[str, Any], aborted: str) -> Document:
         elif row["kind"] == "error":
             errors.setdefault(row["nodeid"], row["error"])
         elif row["kind"] == "receipt":
-            faults[row["row"]["fault_id"]] = {**row["row"], "test": row["nodeid"]}
+            # Workers number their faults by themselves: the test tells them apart.
+            key = (row["nodeid"], row["row"]["fault_id"])
+            faults[key] = {**row["row"], "test": row["nodeid"]}
     outcomes = tuple(
         Outcome(
             nodeid=nodeid,

@@ -6,6 +6,7 @@ passing tests first, and it says what was cut.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from chaos.judge.verdict import Judgement, Verdict
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 BUDGET_BYTES = 900_000
 _CUT_ROOM = 400
+_TAG = re.compile(r"<(?=[A-Za-z/!?])")
 
 
 def render_summary(document: Document, *, budget_bytes: int = BUDGET_BYTES) -> str:
@@ -73,11 +75,11 @@ def _scale(factor: float) -> str:
 def _failure(outcome: Outcome) -> str:
     words = [f"\n## {outcome.verdict.value} `{outcome.nodeid}`\n"]
     if outcome.error:
-        words.append(f"- {_cell(outcome.error)}")
+        words.append(f"- {cell(outcome.error)}")
     words += [
-        f"- **{row.oracle}** {_cell(row.claim)}: {_cell(row.observed)} of "
-        f"{_cell(row.threshold)} (n={row.samples}) **{row.verdict.value}**"
-        + (f": {_cell(row.reason)}" if row.reason else "")
+        f"- **{row.oracle}** {cell(row.claim)}: {cell(row.observed)} of "
+        f"{cell(row.threshold)} (n={row.samples}) **{row.verdict.value}**"
+        + (f": {cell(row.reason)}" if row.reason else "")
         for row in outcome.broken
     ]
     words.append(f"\n```\n{outcome.reproduce}\n```\n")
@@ -95,8 +97,8 @@ def _fault_rows(document: Document) -> list[str]:
         proof = row.get("evidence") or {}
         effect = f"{proof.get('effect', 0):g} {proof.get('measure', 'none')}"
         rows.append(
-            f"| {_cell(row.get('kind'))} | {_cell(row.get('target'))} | {held} "
-            f"| {_cell(effect)} |\n"
+            f"| {cell(row.get('kind'))} | {cell(row.get('target'))} | {held} "
+            f"| {cell(effect)} |\n"
         )
     return [head, *rows]
 
@@ -120,8 +122,10 @@ def _row(row: Judgement) -> str:
         row.verdict.value,
         row.reason,
     )
-    return "| " + " | ".join(_cell(cell) for cell in cells) + " |\n"
+    return "| " + " | ".join(cell(one) for one in cells) + " |\n"
 
 
-def _cell(value: object) -> str:
-    return str(value).replace("|", "\\|").replace("\n", " ")
+def cell(value: object) -> str:
+    """A text that breaks no table and starts no HTML."""
+    text = str(value).replace("|", "\\|").replace("\n", " ")
+    return _TAG.sub(r"\\<", text)
