@@ -13,32 +13,32 @@ import secrets
 import shutil
 import signal
 import tempfile
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import chaos
 from chaos.errors import HarnessError, NeedsNewCluster, NotHere
 from chaos.report.redaction import know
 from chaos.safety.identity import send_signal, state_of, wait_until
-from chaos.systems.clocks import Clocks, in_our_time
 from chaos.systems.engines import (
     CALL_TIMEOUT_S,
     Engines,
     engine_settings,
-    flags_of,
 )
 from chaos.systems.layout import MASTER, PROBE
 from chaos.systems.mooncake import layout, ports
 from chaos.systems.mooncake.admin import Admin
+from chaos.systems.mooncake.commands import ROLE_TOKEN, Commands
+from chaos.systems.mooncake.engines_over import EnginesOver
 from chaos.systems.mooncake.limits import limits_of
+from chaos.systems.mooncake.masters import Masters, answers
 from chaos.systems.mooncake.package import installed
-from chaos.systems.mooncake.plan import VARIABLE as PLAN
 from chaos.systems.mooncake.probe import MooncakeProbe
 from chaos.systems.mooncake.scraper import Scraper
 from chaos.systems.mooncake.shape import shape_of
-from chaos.systems.probe import READY, TOKEN, RemoteProbe, command
+from chaos.systems.probe import READY, RemoteProbe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -64,14 +64,7 @@ _EMPTY_TIMEOUT_S: Final = 5.0
 _POLL_S: Final = 0.05
 _REMOVED_AT_ONCE: Final = 512
 _HELPERS: Final = 8
-ROLE_TOKEN: Final = "REFIMPL_TOKEN"  # noqa: S105 - the name of a variable
-_QUIET: Final = {
-    "GLOG_logtostderr": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "OMP_NUM_THREADS": "1",
-    "PYTHONUNBUFFERED": "1",
-}
-_LAUNCH: Final = Path(__file__).with_name("launch.py")
+_REVERTED: Final = "reverted"
 
 
 class MooncakeCluster:
@@ -113,11 +106,28 @@ class MooncakeCluster:
         self._made: list[str] = []
         self._probes: list[KvProbe] = []
         self._own: KvProbe | None = None
+        self._lock = threading.Lock()
         self._sink: Sink | None = None
         self._scratch: Path | None = None
-        self._scraper = Scraper({one: self.admin(one) for one in self.masters})
+        self._masters = Masters(self.here, self.process)
+        self._scraper = Scraper(self._masters.doors)
+        self._commands = Commands(
+            package=self.package,
+            here=self.here,
+            engines=self._engines,
+            python=target.python,
+            scratch=self._directory,
+            token=self._token,
+        )
         self._as_started: dict[str, tuple[int, int]] = {}
-        self._clocks = Clocks()
+        self._over = EnginesOver(
+            self._engines,
+            self.engines,
+            self.client_plan,
+            asker=self._cleaner,
+            process=self.process,
+            remote=not local,
+        )
 
     # -- shape -------------------------------------------------------------------
 
@@ -158,23 +168,19 @@ class MooncakeCluster:
 
     def admin(self, master: str = MASTER) -> Admin:
         """The admin door of a master."""
-        return Admin(address=self.here.admin(master))
+        return self._masters.doors[master]
 
     def leader(self) -> str:
         """The master that serves now, "" when none says that it does."""
-        if not self.shape.elected:
-            return MASTER
-        for master in self.masters:
-            try:
-                if self.process(master) and "leader" in self.admin(master).role():
-                    return master
-            except HarnessError:
-                continue
-        return ""
+        return self._masters.leader()
+
+    def mounted(self) -> set[str]:
+        """The stores whose segments are mounted; none while no master answers."""
+        return self._masters.mounted()
 
     def argv(self, role: str) -> list[str]:
         """The command line of a role, with what ends it when we end."""
-        return [*self._launched(role), *self._program(role)]
+        return self._commands.argv(role)
 
     # -- life --------------------------------------------------------------------
 
@@ -236,8 +242,7 @@ class MooncakeCluster:
         changed = [role for role in self.roles if not self._as_it_was(role)]
         if changed:
             raise NeedsNewCluster(f"{', '.join(changed)} was touched")
-        for engine in self.engines:
-            self._engines.ask(engine, "DELETE", "/failpoints")
+        self._everywhere(self._over.clear_failpoints, self.engines)
         self._everywhere(self._engines.reset, self.engines)
         self._empty()
 
@@ -246,54 +251,17 @@ class MooncakeCluster:
     def role_state(self, role: str) -> dict[str, Any]:
         """What a master says of itself: role, segments, numbers; or an engine."""
         if role in self.masters:
-            return _Told(self.admin(role).state(), version=self.version)
+            return self._masters.state(role, self.version)
         if role in self.engines:
-            points = self._engines.ask(role, "GET", "/failpoints")
-            state = self._named(self._engines.ask(role, "GET", "/state"))
-            return {**state, "failpoints": points}
+            return self._over.role_state(role)
         raise self._not_here("role_state", f"{role} has no admin door")
 
     def owned_bytes(self) -> dict[str, int]:
-        """Bytes allocated on every mounted store."""
-        leader = self.leader()
-        if not leader:
-            raise HarnessError("no master is the leader")
-        door, names = self.admin(leader), self._names()
-        return {
-            names[segment]: door.used_bytes(segment)
-            for segment in door.segments()
-            if segment in names
-        }
-
-    def mounted(self) -> set[str]:
-        """The stores whose segments are mounted; none while no master answers."""
-        leader, names = self.leader(), self._names()
-        if not leader:
-            return set()
-        try:
-            return {names[one] for one in self.admin(leader).segments() if one in names}
-        except HarnessError:
-            return set()
+        return self._masters.owned_bytes()
 
     def conservation(self) -> list[str]:
-        """Broken laws of engines, and bytes without an object, by the leader's numbers.
-
-        Mooncake's master tells no more of its own books.
-        """
-        broken = [
-            f"{engine}: {law}"
-            for engine in self.engines
-            if self.process(engine) is not None
-            for law in self._engines.broken_laws(engine)
-        ]
-        leader = self.leader()
-        if not leader:
-            return [*broken, "no master is the leader"]
-        found = self.admin(leader).metrics()
-        held = found.get("master_allocated_bytes", 0.0)
-        if held > 0 and not found.get("master_key_count"):
-            broken.append(f"{leader}: {held:.0f} bytes are allocated for no object")
-        return broken
+        """Broken laws of engines, and of the leader as far as its numbers tell."""
+        return self._over.broken_laws() + self._masters.broken_laws()
 
     def observe_into(self, sink: Sink) -> None:
         """What masters say of themselves goes there once a second, when it changed.
@@ -328,75 +296,42 @@ class MooncakeCluster:
         """How a client of the harness joins."""
         return self.here.client(PROBE)
 
-    # -- engines -------------------------------------------------------------------
+    # -- engines, see `engines_over.py` ----------------------------------------------
 
     def prefill(self, engine: str, request: Request, *, timeout_s: float) -> Answer:
-        answer = self._engines.prefill(engine, request, timeout_s=timeout_s)
-        stores = tuple(map(self.client_plan.store_at, answer.stores))
-        return dataclasses.replace(answer, stores=stores)
+        return self._over.prefill(engine, request, timeout_s=timeout_s)
 
     def abort(self, engine: str, request_id: str) -> None:
-        self._engines.abort(engine, request_id)
+        self._over.abort(engine, request_id)
 
     def expected_output(self, request: Request) -> str:
-        return self._engines.expected_output(request)
+        return self._over.expected_output(request)
 
     def engine_state(self, engine: str) -> dict[str, Any]:
-        """As the engine says it, with stores by their names."""
-        state: dict[str, Any] = self._named(self._engines.control(engine, op="state"))
-        if self.hosts is not None:
-            process = self.process(engine)
-            ahead_s = self._clocks.ahead_s(
-                engine,
-                process.pid if process else 0,
-                lambda: float(
-                    self._engines.control(engine, op="state")["hicache"]["now"]
-                ),
-            )
-            in_our_time(state["hicache"], ahead_s)
-        return state
+        return self._over.engine_state(engine)
 
     def local_only(self, engine: str, on: bool) -> None:
-        self._engines.local_only(engine, on)
+        self._over.local_only(engine, on)
 
     def flush_local(self, engine: str) -> None:
-        self._engines.flush_local(engine)
+        self._over.flush_local(engine)
 
     def owners_of(self, request: Request) -> list[tuple[str, ...]]:
-        """The stores of each whole page; a page in several objects needs them all."""
-        pages = self._objects(self._engines.page_keys(request))
-        names = [name for page in pages for name in page]
-        owners = iter(self._cleaner().owners(names, timeout_s=CALL_TIMEOUT_S))
-        found = [[next(owners) for _ in page] for page in pages]
-        return [
-            tuple(sorted({store for one in page for store in one})) if all(page) else ()
-            for page in found
-        ]
+        return self._over.owners_of(request)
 
     def drop_pages(
         self, request: Request, pages: Sequence[int], *, component: str | None = None
     ) -> int:
-        keys = self._engines.page_keys(request)
-        objects, gone = self._objects(keys, component), 0
-        for at in pages:
-            codes = self._cleaner().remove(objects[at], timeout_s=CALL_TIMEOUT_S)
-            gone += not any(codes)
-        return gone
-
-    # -- failpoints: engines have some -----------------------------------------------
+        return self._over.drop_pages(request, pages, component=component)
 
     def set_failpoint(self, role: str, name: str, spec: str) -> None:
-        self._refuse_failpoint(role, name)
-        self._engines.ask(role, "PUT", f"/failpoints/{name}", spec)
+        self._over.set_failpoint(role, name, spec)
 
     def clear_failpoints(self, role: str) -> None:
-        if role in self.engines:
-            self._engines.ask(role, "DELETE", "/failpoints")
+        self._over.clear_failpoints(role)
 
     def failpoint_hits(self, role: str, name: str) -> int:
-        self._refuse_failpoint(role, name)
-        found = self._engines.ask(role, "GET", "/failpoints").get(name, {})
-        return int(found.get("hits", 0))
+        return self._over.failpoint_hits(role, name)
 
     # -- inside --------------------------------------------------------------------
 
@@ -404,85 +339,19 @@ class MooncakeCluster:
     def _proxied(self) -> tuple[Link, ...]:
         return tuple(link for link in self._links if link.proxy)
 
-    def _program(self, role: str) -> list[str]:
-        kind = role.partition("-")[0]
-        if role == layout.ETCD:
-            program = shutil.which("etcd") or "/usr/bin/etcd"
-            return layout.etcd_argv(program, self.here, str(self._directory()))
-        if kind == MASTER:
-            return layout.master_argv(self.package, self.here, role)
-        if kind == "store":
-            return layout.store_argv(self.package, self.here, role)
-        if role == PROBE:
-            return self._probe_argv()
-        return self._engine_argv(role)
-
-    def _probe_argv(self) -> list[str]:
-        door, master = self.here.probe(), self.here.master_of(PROBE)
-        return command(self._target.python(PROBE), "mooncake", door, master, self.spec)
-
-    def _engine_argv(self, role: str) -> list[str]:
-        here = self.here
-        settings = dataclasses.replace(
-            self._engines.settings,
-            name=role,
-            host_id=here.host_of(role),
-            listen=here.service(role),
-            admin_listen=here.door(role),
-            storage="mooncake",
-            mooncake_master=here.master_of(role),
-            mooncake_admin=here.admin_of(role),
-            mooncake_metadata=here.metadata,
-            mooncake_host=here.near(role),
-        )
-        return [
-            self._target.python(role),
-            "-m",
-            "refimpl",
-            "engine",
-            *flags_of(settings),
-        ]
-
-    def _launched(self, role: str) -> list[str]:
-        """On hosts the agent answers for the end of its roles; here the kernel does."""
-        options = []
-        if self.hosts is None:
-            options += ["--die-with-parent", str(os.getpid())]
-        if role.startswith("store") and not self.shape.aslr:
-            options += ["--no-aslr"]
-        python = self._target.python(role)
-        return [python, "-I", "-S", str(_LAUNCH), *options, "--"]
-
-    def _environment(self, role: str) -> dict[str, str]:
-        """Of what is started: Mooncake's variables, by the kind of role."""
-        kind, here, shape = role.partition("-")[0], self.here, self.shape
-        env = {"PYTHONPATH": str(Path(chaos.__file__).parent.parent), **_QUIET}
-        if kind == "store":
-            env |= {**shape.profile.env, **shape.store_env}
-            env["MC_TCP_BIND_ADDRESS"] = self._target.address(role, "data", 0)
-        elif kind == "engine":
-            env |= {**shape.profile.env, **shape.client_env}
-            env["MC_TCP_BIND_ADDRESS"] = here.near(role)
-        elif kind == PROBE:
-            env[PLAN] = self.client_plan.to_json()
-        if self._token and kind in ("engine", PROBE):
-            env |= {ROLE_TOKEN: self._token, TOKEN: self._token}
-        return env
-
     def _spawn(self, role: str) -> Process:
-        process = self._target.spawn(role, self.argv(role), self._environment(role))
+        process = self._target.spawn(role, self.argv(role), self._commands.env(role))
         self._as_started.setdefault(role, (process.pid, process.start_ticks))
         return process
 
     def _start_etcd(self) -> None:
         self._spawn(layout.ETCD)
         door = Admin(address=self.here.etcd())
-        self._wait_for(layout.ETCD, lambda: _answers(door, "/health"), _ETCD_TIMEOUT_S)
+        self._wait_for(layout.ETCD, lambda: answers(door, "/health"), _ETCD_TIMEOUT_S)
 
     def _wait_ready(self, role: str) -> None:
         if role in self.masters:
-            door = self.admin(role)
-            self._wait_for(role, lambda: _answers(door, "/health"), _READY_TIMEOUT_S)
+            self._wait_for(role, lambda: self._masters.answers(role), _READY_TIMEOUT_S)
         elif role in self.stores:
             self._wait_mounted([role])
         elif role in self.engines or role == PROBE:
@@ -526,10 +395,6 @@ class MooncakeCluster:
         if self.process(role) is None or not ready():
             self._target.wait_ready(role, "\0", timeout_s=0.1)
 
-    def _names(self) -> dict[str, str]:
-        """Stores by the names of their segments."""
-        return {self.here.segment(store): store for store in self.stores}
-
     def _as_it_was(self, role: str) -> bool:
         process = self.process(role)
         if process is None:
@@ -554,10 +419,7 @@ class MooncakeCluster:
             for at in range(0, len(keys), _REMOVED_AT_ONCE):
                 chosen = keys[at : at + _REMOVED_AT_ONCE]
                 self._cleaner().remove(chosen, timeout_s=CALL_TIMEOUT_S)
-            found = door.metrics()
-            return not found.get("master_key_count") and not found.get(
-                "master_allocated_bytes"
-            )
+            return self._masters.empty()
 
         try:
             done = wait_until(empty, timeout_s=_EMPTY_TIMEOUT_S, poll_s=_POLL_S)
@@ -568,35 +430,17 @@ class MooncakeCluster:
 
     def _cleaner(self) -> KvProbe:
         """A client of ours for our own questions; it ends when the cluster is reset."""
-        if self._own is None:
-            if self.hosts is None:
+        with self._lock:
+            if self._own is None and self.hosts is None:
                 self._own = MooncakeProbe(self.client_plan, on_hang=self._note_hang)
-            else:
+            elif self._own is None:
                 self._own = RemoteProbe(self.here.probe(), self._token)
-        return self._own
+            return self._own
 
     @property
     def _probe_role(self) -> tuple[str, ...]:
         """Our own client is a role where it cannot run here."""
         return () if self.hosts is None else (PROBE,)
-
-    def _objects(self, keys: bytes, component: str | None = None) -> list[list[str]]:
-        """The names in Mooncake of what each page is made of."""
-        return [
-            [name for key in page for name in self._engines.mooncake_names(key)]
-            for page in self._engines.objects(keys, component)
-        ]
-
-    def _named(self, document: Any) -> Any:
-        """A document of an engine with stores by their names, wherever they stand."""
-        if isinstance(document, dict):
-            return {self._store(key): self._named(one) for key, one in document.items()}
-        if isinstance(document, list):
-            return [self._named(one) for one in document]
-        return self._store(document) if isinstance(document, str) else document
-
-    def _store(self, word: str) -> str:
-        return self.client_plan.store_at(word) if word.count(":") == 1 else word
 
     def _note_hang(self, hang: Hang) -> None:
         if self._sink is not None:
@@ -607,7 +451,7 @@ class MooncakeCluster:
             self._proxy.heal([link.proxy for link in self._proxied])
         for host in self.hosts.all if self.hosts is not None else ():
             for fault in host.agent.faults():
-                if fault.state != "reverted":
+                if fault.state != _REVERTED:
                     host.agent.disarm(fault.fault_id)
 
     def _close_probes(self) -> None:
@@ -628,30 +472,5 @@ class MooncakeCluster:
             for _ in helpers.map(act, what):
                 pass
 
-    def _refuse_failpoint(self, role: str, name: str) -> None:
-        """Mooncake has none, and its client runs nothing of ours."""
-        if role not in self.engines:
-            reason = f"{role} is Mooncake's own, whose release has no failpoints"
-            raise self._not_here("failpoints", reason)
-        if name.startswith("client."):
-            reason = f"{name} is in the client of the reference pool"
-            raise self._not_here("failpoints", reason)
-
     def _not_here(self, capability: str, reason: str) -> NotHere:
         return NotHere(capability=capability, target="mooncake", reason=reason)
-
-
-class _Told(dict[str, Any]):
-    """What a master says of itself; what it does not say, nobody can judge."""
-
-    def __missing__(self, key: str) -> Any:
-        reason = f"Mooncake's master does not tell its {key}"
-        raise NotHere(capability="role_state", target="mooncake", reason=reason)
-
-
-def _answers(door: Admin, path: str) -> bool:
-    try:
-        door.text(path)
-    except HarnessError:
-        return False
-    return True

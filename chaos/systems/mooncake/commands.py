@@ -1,0 +1,111 @@
+"""How every role of a cluster is started: command lines, environment, their ends."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import chaos
+from chaos.systems.engines import flags_of
+from chaos.systems.layout import MASTER, PROBE
+from chaos.systems.mooncake import layout
+from chaos.systems.mooncake.plan import VARIABLE as PLAN
+from chaos.systems.probe import TOKEN, command
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from chaos.systems.engines import Engines
+    from chaos.systems.mooncake.layout import Addresses
+    from chaos.systems.mooncake.package import Package
+
+ROLE_TOKEN: Final = "REFIMPL_TOKEN"  # noqa: S105 - the name of a variable
+_LAUNCH: Final = Path(__file__).with_name("launch.py")
+_QUIET: Final = {
+    "GLOG_logtostderr": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "PYTHONUNBUFFERED": "1",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commands:
+    """Command lines and environments of the roles of one cluster.
+
+    Args:
+        python: the interpreter of a role, where it runs.
+        scratch: a directory for etcd's data, made when asked for.
+        token: what the doors of engines and of our own client ask for.
+    """
+
+    package: Package
+    here: Addresses
+    engines: Engines
+    python: Callable[[str], str]
+    scratch: Callable[[], Path]
+    token: str = ""
+
+    def argv(self, role: str) -> list[str]:
+        """The command line of a role, with what ends it when we end."""
+        return [*self._launched(role), *self._program(role)]
+
+    def env(self, role: str) -> dict[str, str]:
+        """What is added to our environment: Mooncake's variables, by kind of role."""
+        kind, here, shape = role.partition("-")[0], self.here, self.here.shape
+        env = {"PYTHONPATH": str(Path(chaos.__file__).parent.parent), **_QUIET}
+        if kind == "store":
+            env |= {**shape.profile.env, **shape.store_env}
+            env["MC_TCP_BIND_ADDRESS"] = here.address(role, "data", 0)
+        elif kind == "engine":
+            env |= {**shape.profile.env, **shape.client_env}
+            env["MC_TCP_BIND_ADDRESS"] = here.near(role)
+        elif kind == PROBE:
+            env[PLAN] = here.client().to_json()
+        if self.token and kind in ("engine", PROBE):
+            env |= {ROLE_TOKEN: self.token, TOKEN: self.token}
+        return env
+
+    def _launched(self, role: str) -> list[str]:
+        """On hosts the agent answers for the end of its roles; here the kernel does."""
+        options = ["--die-with-parent", str(os.getpid())] if self.here.local else []
+        if role.startswith("store") and not self.here.shape.aslr:
+            options += ["--no-aslr"]
+        return [self.python(role), "-I", "-S", str(_LAUNCH), *options, "--"]
+
+    def _program(self, role: str) -> list[str]:
+        kind = role.partition("-")[0]
+        if role == layout.ETCD:
+            program = shutil.which("etcd") or "/usr/bin/etcd"
+            return layout.etcd_argv(program, self.here, str(self.scratch()))
+        if kind == MASTER:
+            return layout.master_argv(self.package, self.here, role)
+        if kind == "store":
+            return layout.store_argv(self.package, self.here, role)
+        return self._probe(role) if role == PROBE else self._engine(role)
+
+    def _probe(self, role: str) -> list[str]:
+        here = self.here
+        master, spec = here.master_of(role), here.shape.spec
+        return command(self.python(role), "mooncake", here.probe(), master, spec)
+
+    def _engine(self, role: str) -> list[str]:
+        here = self.here
+        settings = dataclasses.replace(
+            self.engines.settings,
+            name=role,
+            host_id=here.host_of(role),
+            listen=here.service(role),
+            admin_listen=here.door(role),
+            storage="mooncake",
+            mooncake_master=here.master_of(role),
+            mooncake_admin=here.admin_of(role),
+            mooncake_metadata=here.metadata,
+            mooncake_host=here.near(role),
+        )
+        python = self.python(role)
+        return [python, "-m", "refimpl", "engine", *flags_of(settings)]
