@@ -220,7 +220,7 @@ class Soak:
 
     @property
     def slow_ms(self) -> int:
-        """What makes a lookup `SLOWER` times as slow, whole milliseconds, 1 at least."""
+        """What makes a lookup `SLOWER` times as slow, in whole milliseconds."""
         if math.isnan(self.lookup_ms):
             return 2
         return max(1, round((SLOWER - 1) * self.lookup_ms))
