@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Callable, Sequence
 
     from chaos.correctness.schedule import Step
 
@@ -97,10 +97,10 @@ class _Tested:
     def __init__(self, fails: Callable[[Steps], bool], budget: Budget) -> None:
         self._fails = fails
         self._budget = budget
-        self._known: dict[Hashable, bool] = {}
+        self._known: dict[str, bool] = {}
 
     def __call__(self, steps: Steps) -> bool:
-        key = tuple(str(step) for step in steps)
+        key = repr(steps)
         if key not in self._known:
             if not self._budget.left:
                 return False

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from chaos.correctness.generate import draw
+from chaos.correctness.schedule import (
+    Do,
+    Schedule,
+    Step,
+    as_yaml,
+    load_schedule,
+    parse_schedule,
+)
+from chaos.correctness.soak import drawn
+from chaos.correctness.spaces import MODES, laws_mode, modes_of
+from chaos.errors import UsageError
+
+ALL_MODES = [mode for modes in MODES.values() for mode in modes]
+
+
+@pytest.mark.parametrize("mode", ALL_MODES, ids=lambda m: f"{m.space.system}-{m.name}")
+def test_what_is_drawn_survives_its_file(mode):
+    for number in range(5):
+        schedule = drawn(mode, 1, number)
+        assert parse_schedule(as_yaml(schedule)) == schedule
+
+
+@pytest.mark.parametrize("mode", ALL_MODES, ids=lambda m: f"{m.space.system}-{m.name}")
+def test_the_laws_of_a_mode_are_found_by_the_shape_of_its_schedules(mode):
+    assert laws_mode(mode.space.system, mode.space.shape) == mode.laws
+
+
+def test_the_same_seed_draws_the_same_schedule_and_another_one_another():
+    (mode,) = modes_of("refimpl")
+    assert drawn(mode, 1, 4) == drawn(mode, 1, 4)
+    assert drawn(mode, 1, 4).steps != drawn(mode, 2, 4).steps
+    assert drawn(mode, 1, 4).steps != drawn(mode, 1, 5).steps
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_every_write_of_a_key_has_a_value_of_its_own(seed):
+    (mode,) = modes_of("refimpl")
+    steps = draw(random.Random(seed), mode.space, "drawn").steps
+    written = [
+        (key, step.value) for step in steps if step.do is Do.PUT for key in step.keys
+    ]
+    assert len(written) == len(set(written))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_every_step_that_is_drawn_makes_sense(seed):
+    for mode in ALL_MODES:
+        schedule = drawn(mode, seed, seed)
+        assert [step.problem() for step in schedule.steps] == [""] * len(schedule.steps)
+        broken = [step.name for step in schedule.steps if step.do is Do.BREAK]
+        healed = {step.name for step in schedule.steps if step.do is Do.HEAL}
+        assert healed <= set(broken)
+
+
+def test_a_step_is_one_line_of_a_file():
+    step = Step(do=Do.PUT, by="c0", keys=("k0", "k1"), value=3)
+    text = as_yaml(Schedule(name="one", steps=(step,)))
+    assert (
+        text == "name: one\nsteps:\n  - {do: put, by: c0, keys: [k0, k1], value: 3}\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("{do: put, keys: [k0]}", "has no client"),
+        ("{do: get, by: c0}", "has no keys"),
+        ("{do: leap, by: c0}", "steps[0].do"),
+        ("{do: get, by: c0, keys: [k0], pth: batched}", "steps[0].pth"),
+        ("{do: break, fault: kill}", "needs a fault and a target"),
+        ("{do: heal}", "has no name"),
+        ("{do: put, by: c0, keys: [k0], value: 256}", "there are 0 to 255"),
+        ("{do: wait, seconds: -1}", "below 0"),
+    ],
+)
+def test_a_wrong_step_is_one_line_with_its_place(line, words):
+    text = f"name: wrong\nsteps:\n  - {line}\n"
+    with pytest.raises(UsageError) as caught:
+        parse_schedule(text, "wrong.yaml")
+    told = str(caught.value)
+    assert told.startswith("wrong.yaml:3: ")
+    assert words in told
+    assert "\n" not in told
+
+
+def test_a_wrong_file_is_one_line(tmp_path):
+    with pytest.raises(UsageError, match="name a schedule file"):
+        load_schedule(tmp_path / "none.yaml")
+    with pytest.raises(UsageError, match=r"f\.yaml:2: size_bytes"):
+        parse_schedule("name: a\nsize_bytes: many\n", "f.yaml")
+    with pytest.raises(UsageError, match="size_bytes 1 is not"):
+        parse_schedule("name: a\nsize_bytes: 1\n", "f.yaml")
+    with pytest.raises(UsageError, match="mend the YAML"):
+        parse_schedule("name: [a\n", "f.yaml")
+
+
+def test_unknown_systems_and_modes_are_usage_errors():
+    with pytest.raises(UsageError, match="no schedules are drawn for 'redis'"):
+        modes_of("redis")
+    with pytest.raises(UsageError, match="has no mode 'fast'"):
+        modes_of("mooncake", ["fast"])
+    (only,) = modes_of("mooncake", ["oplog"])
+    assert only.name == "oplog"
