@@ -1,4 +1,4 @@
-"""The command `chaos`: run, plan, halt, resume, status, recover, score, report, ..."""
+"""The command `chaos`: run, plan, halt, resume, status, recover, score, analyze, diff."""
 
 from __future__ import annotations
 
@@ -327,34 +327,68 @@ def score(
 
 @app.command(
     epilog=_examples(
-        "chaos analyze results/latest", "chaos analyze results/latest --json"
+        "chaos analyze results/latest",
+        "chaos analyze results/latest --html",
+        "chaos analyze results/latest --json",
     )
 )
 def analyze(
     results: Annotated[Path, typer.Argument(help="Directory of one run.")],
+    html: Annotated[
+        bool, typer.Option("--html", help="Also write reports, with every plot.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Judges a recorded run again from its history, without running anything."""
+    """Judges a recorded run again from its history, without running anything.
+
+    With --html the reports go to RESULTS/analysis; what was recorded stays as it is.
+    """
     from chaos.history.history import HistoryError
     from chaos.report.analyze import analyze as judged_again
+    from chaos.report.reports import write_analysis
     from chaos.report.terminal import render, wants_color
 
-    try:
-        found = all((results / n).is_file() for n in ("run.json", "history.jsonl"))
-    except OSError as error:
-        raise UsageError(f"{results} cannot be read: {error.strerror}") from error
-    if not found:
-        problem = f"{results} is not the directory of a run"
-        raise UsageError(problem, "try results/latest")
+    _refuse_no_run(results, "run.json", "history.jsonl")
     try:
         document = judged_again(results)
     except (HistoryError, ValueError, KeyError) as error:
         raise UsageError(f"{results} cannot be read: {error!r}") from error
+    if html:
+        _to_stderr(f"report in {write_analysis(results, document)}")
     if as_json:
         _print_json(document.to_json())
     else:
         _print_line(render(document, color=wants_color(tty=sys.stdout.isatty())))
     raise typer.Exit(document.exit_code)
+
+
+@app.command(
+    epilog=_examples(
+        "chaos diff results/chaos/20260301T120000Z-1 results/latest",
+        "chaos diff results/before results/latest --json",
+    )
+)
+def diff(
+    before: Annotated[Path, typer.Argument(help="Directory of a run.")],
+    after: Annotated[Path, typer.Argument(help="Directory of a later run.")],
+    as_json: Json = False,
+) -> None:
+    """Compares two runs: verdicts, counters, and how the arms did.
+
+    Ends with 1 when a test fails that did not, with 3 when one can no longer be told
+    or nothing is in both. Times are shown, not judged: see `canary judge` for that.
+    """
+    from chaos.report.diff import diff as compared
+
+    _refuse_no_run(before, "run.json")
+    _refuse_no_run(after, "run.json")
+    try:
+        found = compared(before, after)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        problem = f"{before} and {after} cannot be compared: {error!r}"
+        raise UsageError(problem) from error
+    _print_json(found.to_json()) if as_json else _print_lines(found.lines())
+    raise typer.Exit(found.exit_code)
 
 
 @app.command(
@@ -408,6 +442,17 @@ def main(argv: list[str] | None = None) -> int:
     except Exception as error:  # the edge of the command: 4 is ours, never 1
         return _complain(f"{type(error).__name__}: {error}", BROKE)
     return PASS
+
+
+def _refuse_no_run(results: Path, *names: str) -> None:
+    """Refuses what is not the directory of a run: one of these files is missing."""
+    try:
+        found = all((results / name).is_file() for name in names)
+    except OSError as error:
+        raise UsageError(f"{results} cannot be read: {error.strerror}") from error
+    if not found:
+        problem = f"{results} is not the directory of a run"
+        raise UsageError(problem, "try results/latest")
 
 
 def _leave(*, left_behind: bool, unknown: bool) -> None:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import contextlib
 import shlex
 import sys
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from chaos.breakers import note_breakers
 from chaos.clusters import Clusters
 from chaos.driver import LoadDriver
 from chaos.errors import NotHere
@@ -134,12 +136,14 @@ class Bench:
         report.history.test = name
         injector: Injector | None = None
         played: Played | None = None
+        began_s = time.monotonic()
         try:
             with contextlib.ExitStack() as stack:
                 stack.callback(self._quiet)
                 injector = self._injector(scenario, schedule)
                 stack.callback(injector.revert_all)
                 played = self._play(scenario, schedule, injector, name)
+            note_breakers(report.history, self.cluster, since_s=began_s)
             self._conclude(name, report, injector, judge_played(played, self.cluster))
         except BaseException as error:
             self._failed(name, report, injector, error)

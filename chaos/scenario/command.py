@@ -150,6 +150,8 @@ class _Shown:
         color = wants_color(tty=self._out.isatty())
         self._out.write(render(document, color=color, width=_WIDTH))
         self._out.write(f"results in {result.path}\n")
+        if (page := result.path / "report.html").is_file():
+            self._out.write(f"report in {page}\n")
         self._out.flush()
 
     def plan(self, plan: Plan) -> None:
