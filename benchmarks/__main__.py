@@ -11,12 +11,13 @@ import io
 import json
 import sys
 
-from benchmarks import lookup, preflight, transfer
+from benchmarks import gate_power, lookup, preflight, transfer
 
 _ALL = {
     "lookup": lookup.main,
     "transfer": transfer.main,
     "preflight": preflight.main,
+    "gate_power": gate_power.main,
 }
 _WORST_FIRST = (1, 3, 0)
 
