@@ -76,6 +76,8 @@ def pytest_collection_modifyitems(
         with _usage_errors():
             run.refuse_thread_timeouts(ours)
             run.plan(item.path for item in ours)
+    with _usage_errors():
+        run.expect(item for item in items if under_suites(item.path))
     if run.leaves_slow_out:
         slow = [item for item in items if under_suites(item.path) and _slow(item)]
         if slow:

@@ -278,6 +278,20 @@ class ChaosRun:
         )
         self.planned = [*found.lines(), "", f"nothing was done: {_NOT_ARMED}"]
 
+    def expect(self, items: Iterable[pytest.Item]) -> None:
+        """Marks what a system that is not ours is known not to hold.
+
+        Raises:
+            UsageError: The file of expectations makes no sense.
+        """
+        options = self.options
+        if options.system == "refimpl":
+            return
+        from chaos.expected import expect
+
+        settings = options.mooncake_profile if options.system == "mooncake" else ""
+        expect(items, system=options.system, target=options.target, settings=settings)
+
     def for_worker(self) -> dict[str, Any]:
         """What an xdist worker must know: one seed, one results directory."""
         told: dict[str, Any] = {"seed": self.options.seed}

@@ -1,0 +1,134 @@
+"""What is expected of the tests of a suite on a system that is not ours. A YAML file.
+
+    system: mooncake
+    tests:
+      - test: test_blast_radius.py::test_a_killed_store*
+        target: netns
+        settings: tuned
+        expect: sometimes
+        seen: {held: 1, failed: 2}
+        reference: why it is so
+
+The suites state laws, and a released system may break some of them. A test that fails
+as expected is reported as expected (pytest's xfail), not hidden and not red; `fails` is
+said only of what failed in 20 of 20 runs, and then a pass is a finding. Whatever breaks
+in the harness itself stays red: only verdicts and assertions are expected.
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Final, Self
+
+import pytest
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from chaos.conformance.profile import ANY, FAILS_OF, Expect, Seen
+from chaos.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+_FOLDER: Final = ("conformance", "tests")
+_MOST_BYTES: Final = 1 << 20
+
+
+class Expected(BaseModel):
+    """One row; `test` is a pattern of a node id within the suites' directory."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    test: str = Field(min_length=1)
+    target: str = ANY
+    settings: str = ANY
+    expect: Expect
+    seen: Seen = Seen()
+    reference: str = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _of_what_was_seen(self) -> Self:
+        seen = self.seen
+        if self.expect is Expect.FAILS and (seen.held or seen.failed < FAILS_OF):
+            runs = seen.failed + seen.held
+            raise ValueError(
+                f"`fails` needs {FAILS_OF} of {FAILS_OF} runs, not {seen.failed} of"
+                f" {runs}; say sometimes"
+            )
+        return self
+
+    def fits(self, test: str, target: str, settings: str) -> bool:
+        """Whether it speaks of this test here, with these settings."""
+        return (
+            self.target in (ANY, target)
+            and self.settings in (ANY, settings)
+            and (self.test == test or fnmatchcase(test, _literal(self.test)))
+        )
+
+    def mark(self) -> pytest.MarkDecorator | None:
+        """Pytest's word for it; None where a failure is one."""
+        if self.expect is Expect.HOLDS:
+            return None
+        return pytest.mark.xfail(
+            reason=f"expected, {self.expect.value}: {self.reference}",
+            raises=(AssertionError, pytest.fail.Exception),
+            strict=self.expect is Expect.FAILS,
+        )
+
+
+class Expectations(BaseModel):
+    """All rows of one system."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    system: str = Field(min_length=1)
+    tests: tuple[Expected, ...]
+
+    def of(self, test: str, target: str, settings: str) -> Expected | None:
+        """The first row that fits."""
+        fitting = (row for row in self.tests if row.fits(test, target, settings))
+        return next(fitting, None)
+
+
+def load_expected(path: Path) -> Expectations:
+    """Reads one file.
+
+    Raises:
+        UsageError: It cannot be read, or says what makes no sense.
+    """
+    try:
+        text = path.read_bytes()[: _MOST_BYTES + 1]
+        document = yaml.safe_load(text)
+    except (OSError, yaml.YAMLError) as error:
+        raise UsageError(f"{path}: {str(error).splitlines()[0]}") from error
+    if len(text) > _MOST_BYTES:
+        raise UsageError(f"{path} is larger than 1 MiB")
+    try:
+        return Expectations.model_validate(document)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the file"
+        raise UsageError(f"{path}: {where}: {first['msg']}") from error
+
+
+def expect(
+    items: Iterable[pytest.Item], *, system: str, target: str, settings: str
+) -> None:
+    """Marks the tests of which a failure is expected on this system."""
+    files: dict[Path, Expectations | None] = {}
+    for item in items:
+        path = item.path.parent.parent.joinpath(*_FOLDER, f"{system}.yaml")
+        if path not in files:
+            files[path] = load_expected(path) if path.is_file() else None
+        expectations = files[path]
+        test = f"{item.path.name}::{item.nodeid.partition('::')[2]}"
+        row = expectations.of(test, target, settings) if expectations else None
+        mark = row.mark() if row is not None else None
+        if mark is not None:
+            item.add_marker(mark)
+
+
+def _literal(pattern: str) -> str:
+    """Brackets of parameters are no sets of characters; stars stay stars."""
+    return pattern.replace("[", "[[]")

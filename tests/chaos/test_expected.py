@@ -1,0 +1,89 @@
+"""Expectations of tests: which row speaks, and what stays red."""
+
+from __future__ import annotations
+
+import pytest
+
+from chaos.errors import UsageError
+from chaos.expected import Expected, expect, load_expected
+
+FILE = """
+system: other
+tests:
+  - {test: "test_a.py::test_x[one]", expect: sometimes, reference: a}
+  - {test: "test_a.py::test_y*", target: netns, settings: tuned, expect: sometimes,
+     reference: b}
+"""
+
+
+class Item:
+    def __init__(self, folder, nodeid):
+        self.path = folder / "chaos" / nodeid.partition("::")[0]
+        self.nodeid = f"suites/chaos/{nodeid}"
+        self.marks = []
+
+    def add_marker(self, mark):
+        self.marks.append(mark)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    place = tmp_path / "conformance" / "tests"
+    place.mkdir(parents=True)
+    (place / "other.yaml").write_text(FILE)
+    return tmp_path
+
+
+def marked(folder, nodeid, **told) -> bool:
+    item = Item(folder, nodeid)
+    here = {"system": "other", "target": "local", "settings": "default", **told}
+    expect([item], **here)
+    return bool(item.marks)
+
+
+def test_a_row_is_of_one_parameter_of_one_test(folder) -> None:
+    assert marked(folder, "test_a.py::test_x[one]")
+    assert not marked(folder, "test_a.py::test_x[o]")
+    assert not marked(folder, "test_b.py::test_x[one]")
+
+
+def test_a_row_is_of_its_target_and_settings_only(folder) -> None:
+    test = "test_a.py::test_y[z]"
+
+    assert marked(folder, test, target="netns", settings="tuned")
+    assert not marked(folder, test, settings="tuned")
+    assert not marked(folder, test, target="netns")
+
+
+def test_another_system_has_no_expectations(folder) -> None:
+    assert not marked(folder, "test_a.py::test_x[one]", system="refimpl")
+
+
+def test_fails_is_said_only_of_twenty_of_twenty_and_a_pass_is_then_a_finding() -> None:
+    row = {"test": "t", "expect": "fails", "reference": "r"}
+
+    with pytest.raises(ValueError, match="20 of 20"):
+        Expected(**row, seen={"failed": 19})
+    assert Expected(**row, seen={"failed": 20}).mark().kwargs["strict"]
+
+
+def test_what_breaks_in_the_harness_stays_red() -> None:
+    row = Expected(test="t", expect="sometimes", reference="r")
+
+    assert row.mark().kwargs["raises"] == (AssertionError, pytest.fail.Exception)
+    assert not row.mark().kwargs["strict"]
+
+
+def test_a_law_that_is_expected_to_hold_is_red_when_it_does_not() -> None:
+    assert Expected(test="t", expect="holds", reference="r").mark() is None
+
+
+@pytest.mark.parametrize(
+    "text", ["tests: 3", "{", "system: x\ntests: [{test: a, expect: never}]"]
+)
+def test_a_file_that_makes_no_sense_is_one_line(tmp_path, text) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text(text)
+
+    with pytest.raises(UsageError, match=r"x\.yaml"):
+        load_expected(path)
