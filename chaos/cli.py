@@ -1,4 +1,4 @@
-"""The command `chaos`: run, plan, halt, resume, status, recover, score, analyze, diff."""
+"""The command `chaos`: run, plan, halt, resume, status, recover, score, report, ..."""
 
 from __future__ import annotations
 
