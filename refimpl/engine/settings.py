@@ -60,6 +60,9 @@ class EngineSettings:
     mooncake_near: bool = setting(
         True, "put to segments of that address first, where an admin is given"
     )
+    mooncake_near_host: str = setting(
+        "", "the address of segments near by, where it is not this engine's own"
+    )
     mooncake_lanes: int = setting(
         16, "native calls at one time, hung ones too", at_least=2, at_most=256
     )

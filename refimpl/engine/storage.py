@@ -82,12 +82,19 @@ def _mooncake(
             lane_bytes=settings.mooncake_lane_bytes,
             replicas=cache_settings.replicas,
             ranks=cache_settings.ranks,
-            host=settings.mooncake_host if settings.mooncake_near else "",
+            host=_near(settings),
             canary_bytes=cache_settings.canary_bytes,
         ),
     )
     stack.callback(storage.close)
     return storage, storage
+
+
+def _near(settings: EngineSettings) -> str:
+    """The address whose segments a put goes to first, "" for all alike."""
+    if not settings.mooncake_near:
+        return ""
+    return settings.mooncake_near_host or settings.mooncake_host
 
 
 def leave(settings: EngineSettings) -> None:

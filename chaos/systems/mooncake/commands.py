@@ -63,7 +63,7 @@ class Commands:
             env["MC_TCP_BIND_ADDRESS"] = here.address(role, "data", 0)
         elif kind == "engine":
             env |= {**shape.profile.env, **shape.client_env}
-            env["MC_TCP_BIND_ADDRESS"] = here.near(role)
+            env["MC_TCP_BIND_ADDRESS"] = here.own(role)
         elif kind == PROBE:
             env[PLAN] = here.client().to_json()
         if self.token and kind in ("engine", PROBE):
@@ -105,7 +105,8 @@ class Commands:
             mooncake_master=here.master_of(role),
             mooncake_admin=here.admin_of(role),
             mooncake_metadata=here.metadata,
-            mooncake_host=here.near(role),
+            mooncake_host=here.own(role),
+            mooncake_near_host=here.near(role),
         )
         python = self.python(role)
         return [python, "-m", "refimpl", "engine", *flags_of(settings)]

@@ -112,16 +112,15 @@ class Addresses:
         """Where the harness reaches its own client, on targets where that is a role."""
         return self._at(PROBE, "management", "probe")
 
-    def near(self, engine: str) -> str:
-        """The address by which an engine calls itself: that of a store beside it.
+    def own(self, user: str) -> str:
+        """The address by which a client calls itself."""
+        return self.address(user, "data", 0)
 
-        So it finds stores of its own host first. On hosts it has one of its own.
-        """
-        beside = [
-            one for one in self.stores if self.host_of(one) == self.host_of(engine)
-        ]
-        role = beside[0] if self.local and beside else engine
-        return self.address(role, "data", 0)
+    def near(self, engine: str) -> str:
+        """The address of a store beside an engine: its pages go there first."""
+        host = self.host_of(engine)
+        beside = [store for store in self.stores if self.host_of(store) == host]
+        return self.own(beside[0] if beside else engine)
 
     @property
     def metadata(self) -> str:

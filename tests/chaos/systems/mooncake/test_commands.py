@@ -66,14 +66,14 @@ def test_an_engine_has_mooncake_for_its_pool_and_a_store_beside_it() -> None:
     assert told["--storage"] == "mooncake"
     assert told["--mooncake-master"] == "127.9.9.200:17000"
     assert told["--mooncake-admin"] == "127.9.9.200:17001"
-    assert told["--mooncake-host"] == "127.9.9.10"
+    assert told["--mooncake-host"] == "127.9.9.200"
+    assert told["--mooncake-near-host"] == "127.9.9.10"
 
 
-def test_on_hosts_an_engine_has_an_address_of_its_own() -> None:
+def test_on_hosts_nothing_stands_before_the_master_and_agents_end_what_runs() -> None:
     argv = commands(local=False).argv("engine-0")
     told = dict(itertools.pairwise(argv))
 
-    assert told["--mooncake-host"] == "127.9.9.200"
     assert told["--mooncake-master"] == "127.9.9.2:50051"
     assert "--die-with-parent" not in argv
 
@@ -97,7 +97,7 @@ def test_only_stores_give_their_address_randomisation_up() -> None:
 def test_stores_and_engines_have_the_profile_s_variables_and_bind_one_address() -> None:
     here = commands()
 
-    for role, host in (("store-1", "127.9.9.11"), ("engine-0", "127.9.9.10")):
+    for role, host in (("store-1", "127.9.9.11"), ("engine-0", "127.9.9.200")):
         env = here.env(role)
         assert env["MC_RPC_TIMEOUT_MS"] == "1000"
         assert env["MC_TCP_LANES_PER_PEER"] == "2"
