@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 MINIMAL: Final = Path("suites/scenarios/minimal")
 _ERROR, _UNSETTLED, _CLEAN = "harness error", "not settled", "clean"
+_NOT_HERE: Final = "not here"
 _CONFIRMED: Final = 3
 """A minimal schedule is played so often more, to say how reliably it shows."""
 
@@ -107,6 +108,7 @@ class Soak:
                 self.tally.findings[f"{mode.name}: {finding.kind.value}"] += 1
             return "; ".join(str(finding) for finding in outcome.findings[:2])
         word = _CLEAN if outcome.played.settled else _UNSETTLED
+        word = _NOT_HERE if outcome.played.not_here else word
         self.tally.played[word] += 1
         outcome.history.unlink(missing_ok=True)
         return word
