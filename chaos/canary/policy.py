@@ -46,7 +46,7 @@ _OPTIONAL = {"required": False}
 _DEFAULT_RULES: tuple[dict[str, Any], ...] = (
     {"metric": "ttft_s", "quantile": 0.5, "max_ratio": 1.05},
     {"metric": "ttft_s", "quantile": 0.95, "max_ratio": 1.1},
-    {"metric": "ttft_s", "quantile": 0.99, "max_ratio": 1.15},
+    {"metric": "ttft_s", "quantile": 0.99, "max_ratio": 1.16},
     {
         "metric": "ttft_s",
         "statistic": "exceedance",
@@ -62,9 +62,9 @@ _DEFAULT_RULES: tuple[dict[str, Any], ...] = (
     }
     | _OPTIONAL,
     {"metric": "tpot_s", "quantile": 0.5, "max_ratio": 1.05} | _OPTIONAL,
-    {"metric": "tpot_s", "quantile": 0.99, "max_ratio": 1.15} | _OPTIONAL,
+    {"metric": "tpot_s", "quantile": 0.99, "max_ratio": 1.16} | _OPTIONAL,
     {"metric": "rpcs", "statistic": "mean", "max_ratio": 1.05} | _OPTIONAL,
-    {"metric": "hit_rate", "max_delta": 0.0075},
+    {"metric": "hit_rate", "max_delta": 0.008},
     {"metric": "error_rate", "max_delta": 0.0005},
 )
 
