@@ -31,6 +31,31 @@ LAWS: Final = {
     " gone.",
     "steady": "After the fault everything is as it was before.",
 }
+GLOSSARY: Final = (
+    (
+        "TTFT",
+        "Time to first token. Waits in it are real, prefill is a timed model.",
+    ),
+    (
+        "T, poll",
+        "After T a request goes on without the cache; T grows with the prompt. A poll is"
+        " how late that may be noticed.",
+    ),
+    ("hit rate", "Tokens taken from the cache / tokens asked; the rest is computed."),
+    (
+        "breaker",
+        "Closed: the cache is used; open: nothing is sent to it; half open: one probe at"
+        " a time.",
+    ),
+    (
+        "arms",
+        "The same requests under other conditions: healthy (nothing broken), fault,"
+        " local_only (no shared cache), recovery (after the fault), keep (fills the"
+        " pool).",
+    ),
+    ("proof", "A fault counts only where its own probe saw an effect."),
+)
+"""Words of the field that a page uses, for whoever reads one for the first time."""
 _LEAD: Final = (
     *("O1", "O4", "O3", "O2", "O5", "O7b", "O7a", "O7", "O6", "O8", "O9", "O7c"),
     "O11",

@@ -42,7 +42,7 @@ def render_markdown(
 def _story(story: Story) -> str:
     rows = [
         ("Broken", "; ".join(story.broken)),
-        ("Expected", " ".join(filter(None, (story.expected, story.law)))),
+        ("Expected", story.expected),
         ("Happened", story.happened),
         ("Since", story.since),
     ]
@@ -51,6 +51,7 @@ def _story(story: Story) -> str:
     lines = [f"**{story.verdict.value}** {cell(story.headline)}\n"]
     lines += [f"- **{name}**: {cell(words)}" for name, words in rows if words]
     lines += [f"- **Also**: {cell(line)}" for line in story.also[:MOST_LINES]]
+    lines += [f"- **And**: {cell(line)}" for line in story.others]
     if story.repeat:
         fenced = story.repeat.replace("```", "'''")
         lines.append(f"\n```\n{fenced}\n```")

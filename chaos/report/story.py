@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 WATCHING: Final = frozenset({"tap"})
 """Kinds that only look: nothing is broken by them."""
 MOST_FAULTS: Final = 3
+MOST_OTHERS: Final = 5
 _PHRASES: Final = {
     "kill": "{} was killed",
     "pause": "{} was frozen (it hung)",
@@ -63,11 +64,13 @@ class Story:
     test: str
     broken: tuple[str, ...]
     expected: str
-    law: str
     happened: str
     since: str
     repeat: str
     also: tuple[str, ...] = ()
+    """What else was broken in the same test."""
+    others: tuple[str, ...] = ()
+    """Other tests that did not pass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,11 +97,11 @@ def story_of(
         test=outcome.nodeid,
         broken=_broken(faults, moments, defects),
         expected=_expected(lead),
-        law=law_of(lead.oracle) if lead is not None else "",
         happened=_happened(outcome, lead),
         since=since(lead, trace, faults, moments),
         repeat=outcome.reproduce,
         also=_also(outcome, lead),
+        others=_others(document, outcome),
     )
 
 
@@ -263,7 +266,6 @@ def _calm(document: Document, defects: Sequence[str]) -> Story:
         test="",
         broken=(*_planted(defects), *(broken or ("nothing",))),
         expected="every law below holds",
-        law="",
         happened="they held" if document.verdict is Verdict.PASS else "see above",
         since="",
         repeat=first if len(document.outcomes) == 1 else "",
@@ -283,8 +285,14 @@ def _headline(
         why = lead.reason or lead.observed
         words.append(f"It cannot be told whether “{lead.claim}” holds: {why}.")
     else:
-        words.append(f"{_acts(faults)} “{lead.claim}” did not hold: {_seen(lead)}.")
+        words.append(f"{_acts(faults)} {_law(lead)}: {_seen(lead)}.")
     return " ".join(words)
+
+
+def _law(lead: Judgement) -> str:
+    """The broken law in plain words; the claim, where there is no law behind it."""
+    law = law_of(lead.oracle)
+    return f"this did not hold: {law.rstrip('.')}" if law else f"“{lead.claim}” failed"
 
 
 def _acts(faults: Sequence[Row]) -> str:
@@ -308,7 +316,7 @@ def _broken(
     faults: Sequence[Row], moments: Moments, defects: Sequence[str]
 ) -> tuple[str, ...]:
     acts = [row for row in faults if row.get("kind") not in WATCHING]
-    lines = _planted(defects)
+    lines = []
     for row in acts[:MOST_FAULTS]:
         extra = parameters(row)
         words = f"{told(row)}{f' ({extra})' if extra else ''}"
@@ -316,7 +324,7 @@ def _broken(
         lines.append(f"{words}, {when}; proof: {proof(row)}")
     if len(acts) > MOST_FAULTS:
         lines.append(f"and {len(acts) - MOST_FAULTS} faults more, see the test")
-    return tuple(lines or ["nothing on purpose"])
+    return (*(lines or ["nothing on purpose"]), *_planted(defects))
 
 
 def _expected(lead: Judgement | None) -> str:
@@ -342,6 +350,18 @@ def _also(outcome: Outcome, lead: Judgement | None) -> tuple[str, ...]:
         + (f" ({row.reason})" if row.reason else "")
         for row in rest
     )
+
+
+def _others(document: Document, told_already: Outcome) -> tuple[str, ...]:
+    rest = [
+        one
+        for one in document.outcomes
+        if one.verdict is not Verdict.PASS and one is not told_already
+    ]
+    rest.sort(key=lambda one: -one.verdict.severity)
+    lines = [f"{one.verdict.value} {claim_of(one.nodeid)}" for one in rest]
+    more = len(lines) - MOST_OTHERS
+    return (*lines[:MOST_OTHERS], *([f"and {more} more"] if more > 0 else []))
 
 
 def _after(at_s: float, acts: Sequence[Row]) -> str:

@@ -43,7 +43,6 @@ class StoryRow:
 
     name: str
     lines: tuple[str, ...]
-    law: str = ""
     code: bool = False
 
     def view(self) -> dict[str, Any]:

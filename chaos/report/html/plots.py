@@ -150,7 +150,7 @@ def _draw_time_line(
     _draw_points(panels[0], arms, "ttft_s", axis, colours)
     panels[0].set_title(ttft)
     _draw_points(panels[1], arms, "wait_s", axis, colours)
-    panels[1].set_title("cache wait, measured (s)")
+    panels[1].set_title("cache wait (s)")
     _draw_limit(panels[1], trace, arms, colours)
     _draw_hit_rate(panels[2], arms, axis, colours)
     if engines:
@@ -226,12 +226,12 @@ def _draw_limit(
         return
     limit_s, top_s = float(np.max(known)) + trace.poll_s, panel.get_ylim()[1]
     if limit_s > _LIMIT_SHOWN * top_s:
-        text = f"limit T + poll {lasted(limit_s)}, far above"
+        text = f"T + poll {lasted(limit_s)} is far above"
         panel.set_title(text, loc="right", color=colours["limit"], fontweight="normal")
         return
     panel.set_ylim(top=max(top_s, limit_s * 1.15))
     panel.axhline(limit_s, color=colours["limit"], lw=1.2, ls="--")
-    text = f"- - limit T + poll {lasted(limit_s)}"
+    text = f"- - T + poll {lasted(limit_s)}"
     panel.set_title(text, loc="right", color=colours["limit"], fontweight="normal")
 
 
@@ -287,7 +287,7 @@ def _draw_breakers(
 ) -> None:
     looks = {
         CLOSED: (colours["line"], 0.22),
-        HALF_OPEN: (colours["inc"], 0.62),
+        HALF_OPEN: (colours["half"], 0.62),
         OPEN: (colours["fail"], 0.62),
     }
     for row, engine in enumerate(engines):

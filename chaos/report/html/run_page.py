@@ -19,7 +19,7 @@ from chaos.report.html.page import (
     story_rows,
 )
 from chaos.report.html.plots import shades_of
-from chaos.report.laws import THE_LAW, law_of, rank
+from chaos.report.laws import GLOSSARY, THE_LAW, law_of, rank
 from chaos.report.moments import Moments, lasted
 from chaos.report.story import (
     WATCHING,
@@ -98,7 +98,7 @@ def run_page(facts: RunFacts) -> str:
     view = {
         "title": f"{document.verdict.value}: {document.suite}",
         "suite": document.suite,
-        "started": document.started,
+        "started": document.started[:19].replace("T", " ") + " UTC",
         "verdict_word": document.verdict.value,
         "headline": short(story.headline),
         "story": story_rows(_story(story)),
@@ -111,6 +111,8 @@ def run_page(facts: RunFacts) -> str:
         "oracles": oracle_table(document).view(),
         "tests": tests,
         "faults": fault_table(facts).view(),
+        "faults_told": counted(len(document.faults), "fault"),
+        "glossary": [list(pair) for pair in GLOSSARY],
         "environment": environment_table(facts).view(),
         "law": THE_LAW,
         "exit_code": document.exit_code,
@@ -122,11 +124,12 @@ def _story(story: Story) -> list[StoryRow]:
     why = story.verdict is Verdict.INCONCLUSIVE and story.happened
     rows = [
         StoryRow(name="Broken", lines=story.broken),
-        StoryRow(name="Expected", lines=(story.expected,), law=story.law),
+        StoryRow(name="Expected", lines=(story.expected,)),
         StoryRow(name="Happened", lines=(story.happened,)),
         StoryRow(name="Since", lines=(story.since,)),
         StoryRow(name="Repeat", lines=(story.repeat,), code=True),
         StoryRow(name="Also", lines=story.also),
+        StoryRow(name="And", lines=story.others),
     ]
     return [rows[2], *rows[:2], *rows[3:]] if why else rows
 
