@@ -13,6 +13,7 @@ import shlex
 import sys
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chaos.canary import play
@@ -36,7 +37,6 @@ from chaos.scenario.interrupt import Interrupts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from chaos.canary.arms import Arm
     from chaos.canary.floor import NoiseFloor
@@ -230,7 +230,7 @@ class _Eye:
             self._policy,
             baseline,
             canary,
-            floor=_floor(self._asked),
+            floor=_floor(self._asked, self._policy),
             seed=self._asked.shape.seed,
         )
         return self.seen is not None
@@ -322,7 +322,7 @@ def judge(asked: Asked, policy: Policy) -> GateResult:
 
     baseline, canary = samples_of(asked)
     return judge_samples(
-        policy, baseline, canary, floor=_floor(asked), seed=asked.shape.seed
+        policy, baseline, canary, floor=_floor(asked, policy), seed=asked.shape.seed
     )
 
 
@@ -336,10 +336,13 @@ def samples_of(asked: Asked) -> tuple[Samples, Samples]:
     )
 
 
-def _floor(asked: Asked) -> NoiseFloor | None:
-    from chaos.canary.floor import read_floor
+def _floor(asked: Asked, policy: Policy) -> NoiseFloor | None:
+    from chaos.canary.floor import floor_of, read_floor
 
-    return read_floor(asked.floor) if asked.floor else None
+    if asked.floor is not None:
+        return read_floor(asked.floor)
+    folder = asked.policy.parent if asked.policy else Path()
+    return floor_of(policy, folder)
 
 
 def _about(asked: Asked, arm: Arm) -> About:

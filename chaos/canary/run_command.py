@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import shlex
 import sys
 from pathlib import Path  # noqa: TC003 - typer reads the annotations
 from typing import TYPE_CHECKING, Annotated
@@ -17,17 +18,13 @@ import typer
 from chaos.canary.live import Asked, run_asked
 from chaos.canary.schedule import BASELINE, CANARY
 from chaos.canary.sides import GROUP, Shape, side_of
-from chaos.errors import ChaosError, UsageError
+from chaos.errors import UsageError
 from chaos.report.redaction import know
 from chaos.scenario.interrupt import Interrupted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from chaos.canary.endpoint import Api
     from chaos.canary.result import GateResult
-
-EXIT_HARNESS = 4
 
 
 def add(app: typer.Typer) -> None:
@@ -122,58 +119,71 @@ def command(
     as_json: Annotated[
         bool, typer.Option("--json", help="the verdict as JSON on stdout")
     ] = False,
-    quiet: Annotated[bool, typer.Option(help="no progress on stderr")] = False,
-    debug: Annotated[bool, typer.Option(help="tracebacks")] = False,
+    form: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            help="table, json, junit, markdown, github or openmetrics",
+        ),
+    ] = "table",
+    html: Annotated[
+        bool, typer.Option("--html", help="report.html beside the verdict")
+    ] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", help="no progress on stderr")
+    ] = False,
 ) -> None:
     """See `_HELP`."""
 
-    def asked() -> Asked:
-        _check_words(api, on_inconclusive)
-        sides = (
-            side_of(BASELINE, baseline, settings=baseline_set, build=baseline_python),
-            side_of(
-                CANARY,
-                canary,
-                settings=canary_set,
-                defects=canary_defect,
-                failpoints=canary_failpoint,
-                build=canary_python,
-            ),
-        )
-        if any(side.kind == GROUP for side in sides) and not arm:
-            problem = "roles on other machines are started only when armed"
-            raise UsageError(problem, "add --arm")
-        shape = Shape(
-            stores=stores,
-            engines=engines,
-            rails=rails,
-            time_scale=time_scale,
-            seed=new_seed() if seed is None else seed,
-            inventory=inventory,
-            model=model,
-            api=_api(api),
-            key=_key(api_key_env),
-            max_tokens=max_tokens,
-        )
-        return Asked(
-            sides=sides,
-            shape=shape,
-            out=out,
-            requests=requests,
-            per_block=per_block,
-            rate_per_s=rate,
-            sessions=sessions,
-            roam=roam,
-            trace=trace,
-            scenarios=tuple(scenario),
-            drills=drills,
-            policy=policy,
-            floor=noise_floor,
-            on_inconclusive=on_inconclusive,
-            early_abort=early_abort,
-        )
+    shown = _form(form, as_json)
+    _check_words(api, on_inconclusive)
+    sides = (
+        side_of(BASELINE, baseline, settings=baseline_set, build=baseline_python),
+        side_of(
+            CANARY,
+            canary,
+            settings=canary_set,
+            defects=canary_defect,
+            failpoints=canary_failpoint,
+            build=canary_python,
+        ),
+    )
+    if any(side.kind == GROUP for side in sides) and not arm:
+        problem = "roles on other machines are started only when armed"
+        raise UsageError(problem, "add --arm")
+    chosen = new_seed() if seed is None else seed
+    shape = Shape(
+        stores=stores,
+        engines=engines,
+        rails=rails,
+        time_scale=time_scale,
+        seed=chosen,
+        inventory=inventory,
+        model=model,
+        api=_api(api),
+        key=_key(api_key_env),
+        max_tokens=max_tokens,
+    )
+    asked = Asked(
+        sides=sides,
+        shape=shape,
+        out=out,
+        requests=requests,
+        per_block=per_block,
+        rate_per_s=rate,
+        sessions=sessions,
+        roam=roam,
+        trace=trace,
+        scenarios=tuple(scenario),
+        drills=drills,
+        policy=policy,
+        floor=noise_floor,
+        on_inconclusive=on_inconclusive,
+        early_abort=early_abort,
+        command=repeated(sys.argv[1:], chosen),
+    )
 
-    raise typer.Exit(_guarded(asked, as_json=as_json, quiet=quiet, debug=debug))
+    raise typer.Exit(_run(asked, shown, quiet=quiet, html=html))
 
 
 def new_seed() -> int:
@@ -181,63 +191,69 @@ def new_seed() -> int:
     return random.SystemRandom().randrange(1, 1 << 31)
 
 
-def _guarded(
-    asked_of: Callable[[], Asked], *, as_json: bool, quiet: bool, debug: bool
-) -> int:
-    """One exit code, one line an error; a traceback only when asked for."""
+def repeated(arguments: list[str], seed: int) -> str:
+    """The command that does the same once more, its seed included."""
+    given = any(word.partition("=")[0] == "--seed" for word in arguments)
+    again = arguments if given else [*arguments, "--seed", str(seed)]
+    return shlex.join(["canary", *again])
+
+
+def _run(asked: Asked, form: str, *, quiet: bool, html: bool) -> int:
+    """Measures, judges and shows; a signal is the one ending that is told here.
+
+    Raises:
+        ChaosError: For the edge of the command, which knows how errors are told.
+    """
     try:
-        asked = asked_of()
         result = run_asked(asked, say=_silent if quiet else _tell)
     except Interrupted as interrupted:
         _tell(f"{interrupted}: faults undone, clusters stopped, nothing judged")
         return interrupted.exit_code
-    except ChaosError as error:
-        if debug:
-            raise
-        _tell(str(error))
-        return error.exit_code
-    except Exception as error:  # ours: never to be taken for the canary's
-        if debug:
-            raise
-        _tell(f"the harness broke: {type(error).__name__}: {error}")
-        return EXIT_HARNESS
-    return show(asked, result, as_json=as_json)
-
-
-def show(asked: Asked, result: GateResult, *, as_json: bool) -> int:
-    """The verdict on disk and on the terminal; the exit code it asks for."""
-    from chaos.report.files import write_json
-
-    document = result.to_document()
-    write_json(asked.out / "verdict.json", document)
-    if as_json:
-        import json
-
-        sys.stdout.write(json.dumps(document, indent=2) + "\n")
-    else:
-        sys.stdout.write(_table(result))
-    sys.stdout.write("" if as_json else f"measurements in {asked.out}\n")
-    sys.stdout.flush()
-    if result.verdict.value == "INCONCLUSIVE" and not result.exit_code:
-        _tell("WARNING: INCONCLUSIVE counts as passed, as --on-inconclusive warn says")
+    show(asked, result, form)
+    if html:
+        _page(asked, result)
     return result.exit_code
 
 
-def _table(result: GateResult) -> str:
-    """The verdict as SHELL's table renders it; plain lines where that is missing."""
-    try:
-        from chaos.canary.render.table import render
-    except ImportError:
-        return _plain(result)
-    return str(render(result.to_document()))
+def show(asked: Asked, result: GateResult, form: str = "table") -> None:
+    """The verdict beside the measurements in every shape, and one of them here."""
+    from chaos.canary.judging import write_answer
+    from chaos.canary.render import FORMATS
+    from chaos.canary.render.table import table
+    from chaos.report.terminal import wants_color
+
+    write_answer(asked.out, result, command=asked.command)
+    if form == "table":
+        color = wants_color(tty=sys.stdout.isatty())
+        text = table(result, command=asked.command, color=color)
+    else:
+        text = FORMATS[form](result, command=asked.command)
+    sys.stdout.write(text)
+    sys.stdout.flush()
+    _tell(f"measurements and verdict in {asked.out}")
+    if result.verdict.value == "INCONCLUSIVE" and not result.exit_code:
+        _tell("WARNING: INCONCLUSIVE counts as passed, as --on-inconclusive warn says")
 
 
-def _plain(result: GateResult) -> str:
-    lines = [f"{result.verdict.value}"]
-    for each in result.worst_first:
-        numbers = f"{each.baseline} -> {each.canary}" if each.metric else ""
-        lines.append(f"  {each.verdict.value:12} {each.name}: {numbers} {each.reason}")
-    return "\n".join(lines) + "\n"
+def _page(asked: Asked, result: GateResult) -> None:
+    """The report that people open."""
+    from chaos.report.html.gate import write_gate_report
+
+    write_gate_report(
+        result.to_document(),
+        asked.directory(BASELINE),
+        asked.directory(CANARY),
+        asked.out / "report.html",
+    )
+
+
+def _form(form: str, as_json: bool) -> str:
+    from chaos.canary.render import FORMATS
+
+    if form not in FORMATS:
+        problem = f"--format {form!r} is none"
+        raise UsageError(problem, f"there are {', '.join(FORMATS)}")
+    return "json" if as_json else form
 
 
 def _check_words(api: str, on_inconclusive: str) -> None:
