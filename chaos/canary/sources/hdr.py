@@ -19,7 +19,7 @@ from chaos.canary.samples import Columns, Samples
 from chaos.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -167,24 +167,25 @@ def _decoded(payload: str) -> tuple[NDArray[np.float64], NDArray[np.int64]] | No
     wrong, `struct.error` and `zlib.error` among them.
     """
     try:
-        histogram = HdrHistogram.decode(payload)
-        counts = _counts(histogram)
+        return _counts(HdrHistogram.decode(payload))
     except Exception:  # not ours to tell apart: the caller says that it is broken
         return None
-    values = np.array(list(counts), dtype=np.float64)
-    return values, np.array(list(counts.values()), dtype=np.int64)
 
 
-def _counts(histogram: HdrHistogram) -> Mapping[int, int]:
-    found = {
-        int(item.value_iterated_to): int(item.count_added_in_this_iter_step)
-        for item in histogram.get_recorded_iterator()
-    }
-    total = histogram.get_total_count()
-    if sum(found.values()) != total or min(found.values(), default=0) < 0:
+def _counts(histogram: HdrHistogram) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Values and how often, from the array of counts: the library's own iterator
+    takes a hundred times as long.
+    """
+    counts = np.ctypeslib.as_array(histogram.counts).astype(np.int64)
+    places = np.flatnonzero(counts)
+    if (counts < 0).any() or int(counts.sum()) != histogram.get_total_count():
         message = "counts do not add up"
         raise ValueError(message)
-    return found
+    values = [
+        histogram.get_highest_equivalent_value(histogram.get_value_from_index(int(at)))
+        for at in places
+    ]
+    return np.array(values, dtype=np.float64), counts[places]
 
 
 def _padded(values: NDArray[np.float64], rows: int) -> NDArray[np.float64]:

@@ -130,6 +130,7 @@ class _Arm:
             problems=self.flaws.told(),
             meta={
                 "system": "prometheus",
+                "time_scale": 1.0,
                 "build": bare(self.inside),
                 "started_at": self.start,
                 "ended_at": self.end,

@@ -8,6 +8,7 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
 
+import numpy as np
 import pytest
 
 USAGE = {
@@ -112,3 +113,107 @@ def openai_servers():
 @pytest.fixture
 def openai_server(openai_servers):
     return openai_servers()
+
+
+def measured_rows(*, rows=400, seed=1, slow=1.0):
+    """Requests of an arm: the trace is always the same, the noise is of the seed."""
+    trace, own = np.random.default_rng(7), np.random.default_rng(seed)
+    base = trace.lognormal(-1.5, 0.4, rows)
+    for number in range(rows):
+        ttft = float(base[number] * own.lognormal(0, 0.05) * slow)
+        yield {
+            "request": number,
+            "session": f"s-{number % 40}",
+            "host": f"engine-{number % 2}",
+            "class": "4k" if number % 3 else "16k",
+            "arm_turn": number % 2,
+            "start_s": round(number * 0.05, 6),
+            "ok": True,
+            "cause": "",
+            "ttft_s": round(ttft, 6),
+            "tpot_s": None,
+            "e2e_s": round(ttft + 0.1, 6),
+            "prompt_tokens": 4096,
+            "hit_tokens": 3072,
+            "lag_s": 0.0004,
+            "rpcs": 3,
+        }
+
+
+def measured_meta(arm, rows, **fields):
+    meta = {
+        "schema": "canary.samples/1",
+        "arm": arm,
+        "system": "example",
+        "build": f"{arm}-build",
+        "time_scale": 0.1,
+        "seed": 7,
+        "complete": True,
+        "requests": rows,
+        "started_at": 1_700_000_000.0,
+        "ended_at": 1_700_000_000.0 + rows * 0.05 + 1,
+        "counters": {"wrong_bytes": 0, "hangs": 0, "residual_faults": 0},
+    }
+    return {**meta, **fields}
+
+
+@pytest.fixture
+def measured(tmp_path):
+    """Writes a measurement directory: `measured("canary", seed=2, slow=1.3)`."""
+
+    def write(arm, *, rows=400, seed=1, slow=1.0, folder=None, **meta):
+        path = tmp_path / (folder or arm)
+        path.mkdir()
+        lines = (json.dumps(r) for r in measured_rows(rows=rows, seed=seed, slow=slow))
+        (path / "requests.jsonl").write_text("".join(f"{line}\n" for line in lines))
+        (path / "meta.json").write_text(json.dumps(measured_meta(arm, rows, **meta)))
+        return path
+
+    return write
+
+
+def canary_samples(
+    arm,
+    rng,
+    *,
+    rows=3000,
+    paired=False,
+    scale=1.0,
+    errors=0.0,
+    hit=0.6,
+    trace_seed=5,
+    counters=None,
+    **changes,
+):
+    """An arm as columns: lognormal times to first token, whole and without a doubt.
+
+    Prompts are of `trace_seed`, so that paired arms are asked the same.
+    """
+    from chaos.canary.samples import Columns
+
+    trace = np.random.default_rng(trace_seed)
+    prompt = trace.normal(0, 0.5, rows)
+    tokens = np.round(2000 * np.exp(prompt)) + 1
+    ttft = 0.4 * scale * np.exp(prompt + rng.normal(0, 0.2, rows))
+    fields = {
+        "ok": rng.random(rows) >= errors,
+        "metrics": {"ttft_s": ttft},
+        "request": np.arange(rows) if paired else None,
+        "sessions": [f"s-{i % max(1, rows // 5)}" for i in range(rows)],
+        "classes": ["4k" if i % 3 else "16k" for i in range(rows)],
+        "start_s": np.arange(rows) * 0.05,
+        "hit_tokens": tokens * np.clip(rng.normal(hit, 0.02, rows), 0, 1),
+        "prompt_tokens": tokens,
+        "lag_s": np.full(rows, 0.0004),
+        "counters": {"wrong_bytes": 0, "hangs": 0, "residual_faults": 0}
+        | (counters or {}),
+        "complete": True,
+        "meta": {"requests": rows, "seed": 1, "time_scale": 1.0},
+    }
+    return Columns(arm=arm, **(fields | changes)).samples()
+
+
+@pytest.fixture
+def arm_of():
+    """Builds `Samples`; see `canary_samples`."""
+    return canary_samples
