@@ -112,7 +112,7 @@ class MooncakeCluster:
         self._masters = Masters(self.here, self.process)
         self._scraper = Scraper(self._masters.doors)
         self._commands = Commands(
-            package=self.package,
+            package=self.package if local else self.package.elsewhere(),
             here=self.here,
             engines=self._engines,
             python=target.python,

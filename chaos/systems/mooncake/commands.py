@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from chaos.systems.mooncake.package import Package
 
 ROLE_TOKEN: Final = "REFIMPL_TOKEN"  # noqa: S105 - the name of a variable
+_MODULE: Final = "chaos.systems.mooncake.launch"
 _LAUNCH: Final = Path(__file__).with_name("launch.py")
 _QUIET: Final = {
     "GLOG_logtostderr": "1",
@@ -72,10 +73,13 @@ class Commands:
 
     def _launched(self, role: str) -> list[str]:
         """On hosts the agent answers for the end of its roles; here the kernel does."""
-        options = ["--die-with-parent", str(os.getpid())] if self.here.local else []
-        if role.startswith("store") and not self.here.shape.aslr:
-            options += ["--no-aslr"]
-        return [self.python(role), "-I", "-S", str(_LAUNCH), *options, "--"]
+        fixed = role.startswith("store") and not self.here.shape.aslr
+        options = ["--no-aslr"] if fixed else []
+        python = self.python(role)
+        if not self.here.local:
+            return [python, "-m", _MODULE, *options, "--"]
+        options += ["--die-with-parent", str(os.getpid())]
+        return [python, "-I", "-S", str(_LAUNCH), *options, "--"]
 
     def _program(self, role: str) -> list[str]:
         kind = role.partition("-")[0]

@@ -5,6 +5,9 @@ that (PR_SET_PDEATHSIG outlives exec), so that a killed harness leaves nothing b
 By "parent" it means the starting *thread*: it must live as long as the process. The pid
 stays the same. Run as a file with `-I -S`: it must cost nothing.
 
+A program without a directory is one of the Mooncake wheel of this interpreter: another
+host has it somewhere else. Then it is run as a module, without `-S`.
+
 Options: `--die-with-parent PID` (of the parent, which may be gone before we ask);
 `--no-aslr` (the same addresses at every start, as without address randomisation: what
 makes a restarted store take the place of the one before, to the byte).
@@ -40,10 +43,21 @@ def main(argv: list[str]) -> int:
         if os.getppid() != parent:
             return _EXIT_ORPHAN
     try:
-        os.execv(program[0], program)  # noqa: S606 - that is what this is for
+        os.execv(_found(program[0]), program)  # noqa: S606 - that is what this is for
     except OSError as error:
         sys.stderr.write(f"{program[0]}: {error.strerror}\n")
         return _EXIT_NO_PROGRAM
+
+
+def _found(program: str) -> str:
+    """Where a program is; the name alone when the wheel is not there."""
+    if os.sep in program:
+        return program
+    from importlib.util import find_spec
+
+    wheel = find_spec("mooncake")
+    places = (wheel.submodule_search_locations if wheel else None) or [""]
+    return f"{places[0]}/{program}"
 
 
 if __name__ == "__main__":

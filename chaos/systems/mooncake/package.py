@@ -12,7 +12,7 @@ import importlib.util
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -40,6 +40,10 @@ class Package:
     directory: Path
     version: str
     build: str
+
+    def elsewhere(self) -> Package:
+        """The same on other hosts: names without a place, found by `launch.py`."""
+        return replace(self, directory=Path())
 
     @property
     def master(self) -> str:
