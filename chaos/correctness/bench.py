@@ -111,7 +111,8 @@ class Bench:
                 played = play(schedule, self._stage(cluster, inject, history))
             finally:
                 inject.revert_all()
-        laws = laws_of(self._system, laws_mode(self._system, schedule.shape), cluster)
+        mode = laws_mode(self._system, schedule.shape)
+        laws = laws_of(self._system, mode, cluster.limits)
         found = tuple(findings_of(played, laws))
         return Outcome(played=played, findings=found, history=path)
 

@@ -6,10 +6,16 @@ A play of which nothing was read, or that did not come to its end, proves nothin
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from chaos.correctness import operation as record
 from chaos.correctness.checker import check
 from chaos.correctness.findings import WRONG_BYTES, Finding, Kind
+from chaos.correctness.laws import laws_of
+from chaos.correctness.schedule import parse_schedule
+from chaos.correctness.spaces import laws_mode
+from chaos.history.history import is_truncated, limits_of
 from chaos.judge.limit import downgraded, none_of
 from chaos.judge.verdict import Judgement, Verdict
 
@@ -17,11 +23,24 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from chaos.correctness.laws import Laws
+    from chaos.correctness.operation import Operation
     from chaos.correctness.player import Played
+    from chaos.history.history import Event
 
 _LOST: Final = frozenset({Kind.ACK_LOSS, Kind.UNREADABLE})
 _REST: Final = frozenset(set(Kind) - WRONG_BYTES - _LOST)
 _SHOWN: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Case:
+    """What is judged: findings among observations, and what is known already."""
+
+    found: tuple[Finding, ...]
+    expects: tuple[str, ...]
+    reads: int
+    acknowledged: int
+    unproved: str
 
 
 def findings_of(played: Played, laws: Laws) -> list[Finding]:
@@ -39,55 +58,72 @@ def judge_correctness(
         laws: of the system.
         expects: kinds that are known of it; those of the schedule by default.
     """
-    known = played.schedule.expects if expects is None else expects
+    known = played.schedule.expects if expects is None else tuple(expects)
     found = findings_of(played, laws)
-    judged = [
-        _judged("O1", "no read gives wrong bytes", WRONG_BYTES, found, known, played),
-        _judged(
-            "ack", "what was acknowledged is readable", _LOST, found, known, played
-        ),
-        _judged("order", "what is gone stays gone", _REST, found, known, played),
-    ]
-    why = _unproved(played)
-    return [_not_proved(judgement, why) for judgement in judged]
+    return _judged(_case(played.operations, found, known, played.unproved))
 
 
-def _judged(
-    oracle: str,
-    claim: str,
-    kinds: frozenset[Kind],
+def rejudged(events: Sequence[Event]) -> list[Judgement]:
+    """The same from a stored history of one test; parts that were cut are left out."""
+    limits = limits_of(events)
+    judged: list[Judgement] = []
+    for play in record.plays_of(events):
+        if limits is None or play[0].value["cut"]:
+            continue
+        schedule = parse_schedule(str(play[0].value["schedule"]))
+        laws = laws_of(
+            schedule.system, laws_mode(schedule.system, schedule.shape), limits
+        )
+        operations = record.operations_of(play)
+        found = check(operations, record.windows_of(play), laws)
+        cut_off = "the history is not whole" if is_truncated(play) else ""
+        unproved = record.unproved_of(play) or cut_off
+        judged += _judged(_case(operations, found, schedule.expects, unproved))
+    return judged
+
+
+def _case(
+    operations: Sequence[Operation],
     found: Sequence[Finding],
-    known: Collection[str],
-    played: Played,
+    expects: tuple[str, ...],
+    unproved: str,
+) -> _Case:
+    return _Case(
+        found=tuple(found),
+        expects=expects,
+        reads=record.good_keys(operations, "get"),
+        acknowledged=record.good_keys(operations, "put"),
+        unproved=unproved,
+    )
+
+
+def _judged(case: _Case) -> list[Judgement]:
+    rows = [
+        _of("O1", "no read gives wrong bytes", WRONG_BYTES, case.reads, case),
+        _of("ack", "what was acknowledged is there", _LOST, case.acknowledged, case),
+        _of("order", "what is gone stays gone", _REST, case.reads, case),
+    ]
+    return [_not_proved(row, case.unproved) for row in rows]
+
+
+def _of(
+    oracle: str, claim: str, kinds: frozenset[Kind], observed: int, case: _Case
 ) -> Judgement:
-    mine = [finding for finding in found if finding.kind in kinds]
-    news = [finding for finding in mine if finding.kind.value not in known]
+    mine = [finding for finding in case.found if finding.kind in kinds]
+    news = [finding for finding in mine if finding.kind.value not in case.expects]
     words = [str(finding) for finding in news[:_SHOWN]]
-    rest = len(news) - _SHOWN
+    rest, old = len(news) - _SHOWN, len(mine) - len(news)
     words += [f"and {rest} more"] if rest > 0 else []
-    old = len(mine) - len(news)
     words += [f"{old} findings of kinds known of this system"] if old else []
-    of = played.acknowledged if kinds is _LOST else played.reads
     return none_of(
         oracle,
         claim,
         len(news),
-        of=of,
+        of=observed,
         what="findings",
         reason="; ".join(words),
         numbers={"known": float(old)},
     )
-
-
-def _unproved(played: Played) -> str:
-    """Why a play proves nothing, "" when it does."""
-    if played.halted:
-        return f"it was halted: {played.halted}"
-    if played.not_here:
-        return str(played.not_here[0])
-    if not played.settled:
-        return "the cluster did not become whole again after the last step"
-    return ""
 
 
 def _not_proved(judgement: Judgement, why: str) -> Judgement:

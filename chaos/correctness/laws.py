@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from chaos.systems.base import Cluster
+    from chaos.systems.base import Limits
 
 PRESSURE: Final = "pressure"
 _PINGS: Final = 3
@@ -63,12 +63,11 @@ _BY_MODE: Final = {
 }
 
 
-def laws_of(system: str, mode: str, cluster: Cluster) -> Laws:
+def laws_of(system: str, mode: str, limits: Limits) -> Laws:
     """The laws of a system in a mode, with the times of a running cluster.
 
     A system that is not known is held to the laws of the reference system.
     """
     laws = _BY_MODE.get((system, mode), REFIMPL)
-    limits = cluster.limits
     tail_s = _PINGS * limits.ping_interval_s
     return dataclasses.replace(laws, lease_s=limits.lease_ttl_s, tail_s=tail_s)

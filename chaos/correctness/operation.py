@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 PLAY: Final = "kv-play"
+OVER: Final = "kv-over"
 OPERATION: Final = "kv"
 WINDOW: Final = "kv-window"
 NOT_ANSWERED: Final = -999_999
@@ -70,6 +71,12 @@ class Window:
         return self.begin_s <= end_s and begin_s <= self.end_s
 
 
+def good_keys(operations: Iterable[Operation], do: str) -> int:
+    """How many keys of such operations were answered with success."""
+    mine = [operation for operation in operations if operation.do == do]
+    return sum(code == 0 for operation in mine for code in operation.codes)
+
+
 def begun(operation: Operation) -> Event:
     """The event of an operation that is about to be sent."""
     return Event(
@@ -106,14 +113,25 @@ def closed(window: Window) -> Event:
     return _window_event(window, window.end_s, "end")
 
 
-def played(schedule: str, at_s: float) -> Event:
-    """The event with which a play begins; numbers of operations count from it."""
-    return Event(
-        at_s=at_s,
-        type=EventType.INFO,
-        operation=PLAY,
-        value={"schedule": schedule},
-    )
+def played(schedule: str, at_s: float, *, cut: bool = False) -> Event:
+    """The event with which a play begins; numbers of operations count from it.
+
+    `cut`: it is a part of an earlier one, played to find out what matters.
+    """
+    value = {"schedule": schedule, "cut": cut}
+    return Event(at_s=at_s, type=EventType.INFO, operation=PLAY, value=value)
+
+
+def over(unproved: str, at_s: float) -> Event:
+    """The event of its end, and why it proves nothing, if so."""
+    value = {"unproved": unproved}
+    return Event(at_s=at_s, type=EventType.INFO, operation=OVER, value=value)
+
+
+def unproved_of(events: Iterable[Event]) -> str:
+    """Why a play proves nothing; one without an end proves nothing either."""
+    found = [str(e.value["unproved"]) for e in events if e.operation == OVER]
+    return found[-1] if found else "it has no end in the history"
 
 
 def plays_of(events: Iterable[Event]) -> list[list[Event]]:

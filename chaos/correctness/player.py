@@ -81,35 +81,30 @@ class Played:
     halted: str = ""
 
     @property
-    def reads(self) -> int:
-        """How many keys were read with success."""
-        return sum(
-            code == 0
-            for operation in self.operations
-            if operation.do == "get"
-            for code in operation.codes
-        )
-
-    @property
-    def acknowledged(self) -> int:
-        """How many writes of keys were acknowledged."""
-        return sum(
-            code == 0
-            for operation in self.operations
-            if operation.do == "put"
-            for code in operation.codes
-        )
+    def unproved(self) -> str:
+        """Why it proves nothing, "" when it does: it did not come to its end."""
+        if self.halted:
+            return f"it was halted: {self.halted}"
+        if self.not_here:
+            return str(self.not_here[0])
+        if not self.settled:
+            return "the cluster did not become whole again after the last step"
+        return ""
 
 
-def play(schedule: Schedule, stage: Stage) -> Played:
-    """Plays every step in order and returns what was seen, nothing left broken."""
-    return _Player(schedule, stage).play()
+def play(schedule: Schedule, stage: Stage, *, cut: bool = False) -> Played:
+    """Plays every step in order and returns what was seen, nothing left broken.
+
+    `cut`: it is a part of a schedule that was played before, and is not judged.
+    """
+    return _Player(schedule, stage, cut=cut).play()
 
 
 class _Player:
     """One play: its clients, the faults in place, and the tokens of announcements."""
 
-    def __init__(self, schedule: Schedule, stage: Stage) -> None:
+    def __init__(self, schedule: Schedule, stage: Stage, *, cut: bool) -> None:
+        self._cut = cut
         self.seen = Played(schedule=schedule)
         self._schedule = schedule
         self._stage = stage
@@ -122,11 +117,13 @@ class _Player:
 
     def play(self) -> Played:
         stage, seen = self._stage, self.seen
-        stage.history.append(record.played(as_yaml(self._schedule), stage.clock()))
+        text = as_yaml(self._schedule)
+        stage.history.append(record.played(text, stage.clock(), cut=self._cut))
         try:
             self._walk()
         finally:
             self._over()
+        stage.history.append(record.over(seen.unproved, stage.clock()))
         return seen
 
     def _walk(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from chaos.correctness.judges import rejudged
 from chaos.faults.base import Evidence, Receipt
 from chaos.history.checkers import (
     judge_contiguous_reuse,
@@ -104,7 +105,7 @@ def rejudge(events: Sequence[Event], *, seed: int = 0) -> list[tuple[str, Judgem
 
 def _of_test(events: Sequence[Event], seed: int, *, cut: bool) -> list[Judgement]:
     """Everything of one test, after what is known about its generator and faults."""
-    rows = [*_of_samples(events, seed), *_of_facts(events)]
+    rows = [*_of_samples(events, seed), *_of_facts(events), *rejudged(events)]
     known = _validity(events)
     receipts = _receipts(events)
     rows = [gated(row, validity=known, receipts=receipts) for row in rows]
