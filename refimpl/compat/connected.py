@@ -42,7 +42,12 @@ class Connected:
         self.memory = RegisteredMemory()
         self.buffer = LocalBuffer(options.local_buffer_size)
         with ExitStack() as stack:
-            self.link = Link(master, tenant=options.tenant_id, host_id=host_id)
+            self.link = Link(
+                master,
+                tenant=options.tenant_id,
+                host_id=host_id,
+                timeout_s=options.timeout_s,
+            )
             stack.callback(self.link.close)
             self.segment: Segment | None = None
             if options.global_segment_size:

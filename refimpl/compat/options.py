@@ -35,6 +35,8 @@ class Options:
     tenant_id: str = DEFAULT_TENANT
     enable_client_http_server: bool = False
     client_http_port: int = 9300
+    timeout_s: float | None = None
+    """Of each call; None takes the environment's."""
 
     def __post_init__(self) -> None:
         if not self.local_hostname:
@@ -66,6 +68,7 @@ class Options:
             tenant_id=str(config.get("tenant_id", DEFAULT_TENANT)) or DEFAULT_TENANT,
             enable_client_http_server=_is_on(config.get("enable_client_http_server")),
             client_http_port=int(config.get("client_http_port", 9300)),
+            timeout_s=config.get("timeout_s"),
         )
 
 
