@@ -229,9 +229,6 @@ def main(argv: list[str] | None = None) -> int:
         for line in getattr(error, "lines", (str(error),)):
             _complain(line, error.exit_code)
         return error.exit_code
-    except BrokenPipeError:
-        _quiet_stdout()
-        return BROKE
     except Exception as error:  # the edge of the command: 4 is ours, never 1
         if os.environ.get("CANARY_DEBUG"):
             raise
@@ -320,12 +317,16 @@ def _command() -> str:
 
 
 def _write_text(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()
+    """A reader that goes away, as `head` does, changes nothing of the verdict."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _quiet_stdout()
 
 
 def _quiet_stdout() -> None:
-    """The reader of our output is gone; Python would complain again at exit."""
+    """Nobody reads our output any more; Python would complain again at its end."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stdout.fileno())
     os.close(null)
