@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 
 import pytest
@@ -569,3 +570,27 @@ def test_a_client_that_is_not_set_up_refuses_everything():
     ]
     assert set(codes) == {BAD}
     assert store.close() == 0
+
+
+# --- wrong bytes ----------------------------------------------------------------------
+
+
+def test_an_object_read_in_pieces_is_verified_as_a_whole(
+    pool, store, region, monkeypatch
+):
+    key, memory = pool.key(), region(64)
+    store.put(key, b"0123456789")
+    real = store._now.link.lookup
+
+    def lied(names):
+        found = real(names)
+        return dataclasses.replace(found, checksum=found.checksum ^ 1)
+
+    monkeypatch.setattr(store._now.link, "lookup", lied)
+    ptrs = [memory.at, memory.at + 32]
+
+    wrong = Code.CHECKSUM_MISMATCH
+    assert store.batch_get_into_multi_buffers([key], [ptrs], [[5, 5]]) == [wrong]
+    assert store.batch_get_into_multi_buffers([key], [ptrs[:1]], [[10]]) == [wrong]
+    assert store.batch_get_into([key], [memory.at], [10]) == [wrong]
+    assert store.get(key) == b""

@@ -11,6 +11,7 @@ from refimpl.core.hashing import (
     KEY_BYTES,
     Fingerprint,
     checksum_of,
+    checksum_of_pieces,
     component_keys,
     object_key,
     page_keys,
@@ -108,3 +109,10 @@ def test_the_part_index_seeds_the_checksum_so_swapped_parts_show():
 
     assert checksum_of(b"abc", 3) == xxhash.xxh3_64_intdigest(b"abc", seed=3)
     assert right != swapped
+
+
+def test_pieces_have_the_checksum_of_the_whole():
+    data = bytes(range(256)) * 9
+
+    assert checksum_of_pieces([data[:7], b"", data[7:]]) == checksum_of(data)
+    assert checksum_of_pieces([data[7:], data[:7]]) != checksum_of(data)
