@@ -175,6 +175,9 @@ def _hit_rate(
             return Refusal(reason=reason, rows=sizes)
         if np.any(samples.hit_tokens < 0):
             return Refusal(reason=f"hits of the {samples.arm} are negative")
+    if not np.any(baseline.hit_tokens > 0):
+        reason = "the baseline reused nothing at all: its cache was not in use"
+        return Refusal(reason=reason, rows=sizes)
     wholes = _sides(arms[0][1], arms[1][1], pairing)
     parts = _sides(arms[0][0], arms[1][0], pairing)
     few = _few(rule, wholes)

@@ -178,6 +178,8 @@ class Validity(_Model):
     max_clock_skew_s: Annotated[float, Field(gt=0)] | None = 1.0
     min_span_ratio: Annotated[Share, Field(gt=0)] | None = 0.9
     """Shorter over longer measured time of the two arms: one may have died."""
+    max_baseline_errors: Share | None = 0.1
+    """Errors of the baseline above which it is no measure for anything."""
     max_unpaired: Share = 0.01
     """Share of requests of paired arms without a partner in the other."""
     max_unmeasured: Share = 0.01

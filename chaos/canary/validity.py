@@ -38,6 +38,7 @@ def judge_validity(
         _arm(canary),
         _different(baseline, canary),
         _alike(baseline, canary, pairing.paired),
+        _sound(baseline, rules.max_baseline_errors),
         _span(baseline, canary, rules.min_span_ratio),
         _pairs(pairing, rules.max_unpaired),
         _mix(baseline, canary, rules.max_mix_distance),
@@ -129,6 +130,20 @@ def _alike(baseline: Samples, canary: Samples, paired: bool) -> GateJudgement | 
         return None
     return _told(
         "conditions", not other, "the same in both arms", "; ".join(other) or "same"
+    )
+
+
+def _sound(baseline: Samples, limit: float | None) -> GateJudgement | None:
+    """A baseline that is broken itself is no measure: anything is as good as it."""
+    if limit is None or not len(baseline):
+        return None
+    share = float((~baseline.ok).mean())
+    return _told(
+        "baseline sound",
+        share <= limit,
+        f"errors <= {limit:.3g}",
+        f"{share:.2%} of the baseline's requests failed",
+        baseline=share,
     )
 
 
@@ -231,7 +246,7 @@ def _smallest_latency(policy: Policy, baseline: Samples) -> float | None:
 
 
 def _p99(values: NDArray[np.float64]) -> float:
-    if not len(values) or np.isnan(values).any():
+    if not len(values) or not np.isfinite(values).all():
         return math.nan
     return float(np.quantile(np.abs(values), 0.99))
 
