@@ -38,14 +38,14 @@ GLOSSARY: Final = (
     ),
     (
         "T, poll",
-        "After T a request goes on without the cache; T grows with the prompt. A poll is"
-        " how late that may be noticed.",
+        "After T a request goes on without the cache; T grows with the prompt. A"
+        " poll is how late that may be noticed.",
     ),
     ("hit rate", "Tokens taken from the cache / tokens asked; the rest is computed."),
     (
         "breaker",
-        "Closed: the cache is used; open: nothing is sent to it; half open: one probe at"
-        " a time.",
+        "Closed: the cache is used; open: nothing is sent to it; half open: one"
+        " probe at a time.",
     ),
     (
         "arms",

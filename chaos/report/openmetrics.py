@@ -10,9 +10,9 @@ import math
 from typing import TYPE_CHECKING, Any, Final
 
 from chaos.judge.verdict import Verdict
+from chaos.report.fault_words import WATCHING, begun, held
 from chaos.report.moments import Moments
 from chaos.report.redaction import clean_text
-from chaos.report.story import WATCHING, begun, held
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import os
 
     from chaos.report.document import Document
-    from chaos.report.html.run_page import RunFacts
+    from chaos.report.html.run_facts import RunFacts
 
 ANALYSIS: Final = "analysis"
 """Where a run that was judged again is reported: what was recorded stays as it is."""

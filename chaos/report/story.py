@@ -6,53 +6,34 @@ words come from the judgements, receipts and samples of the run; nothing is judg
 
 from __future__ import annotations
 
-import math
-import re
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from chaos.judge.verdict import Judgement, Verdict
+from chaos.report.fault_words import (
+    WATCHING,
+    begun,
+    faults_of,
+    held,
+    parameters,
+    proof,
+    told,
+)
 from chaos.report.laws import law_of, rank
 from chaos.report.moments import lasted
+from chaos.report.signs import first_sign
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Sequence
 
     from chaos.report.document import Document, Outcome
+    from chaos.report.fault_words import Row
     from chaos.report.moments import Moments
-    from chaos.report.traces import Arm, Trace, Traces
+    from chaos.report.traces import Trace, Traces
 
-    Row = Mapping[str, Any]
-
-WATCHING: Final = frozenset({"tap"})
-"""Kinds that only look: nothing is broken by them."""
 MOST_FAULTS: Final = 3
 MOST_OTHERS: Final = 5
-_PHRASES: Final = {
-    "kill": "{} was killed",
-    "pause": "{} was frozen (it hung)",
-    "restart": "{} was restarted",
-    "nic_down": "the NIC {} went dead",
-    "flap": "the link {} went down and up",
-    "partition": "{} was cut off",
-    "latency": "traffic of {} was delayed",
-    "bandwidth": "traffic of {} was slowed down",
-    "blackhole": "traffic of {} was swallowed",
-    "reset": "connections of {} were reset",
-    "loss": "packets of {} were lost",
-    "reorder": "packets of {} were reordered",
-    "corrupt": "packets of {} were damaged",
-    "failpoint": "{} was made to fail",
-    "disk_full": "the disk of {} was filled",
-    "slow_disk": "the disk of {} was slowed down",
-    "memory": "memory of {} was used up",
-    "memory_limit": "memory of {} was limited",
-    "cpu": "processors of {} were kept busy",
-    "clock_step": "the clock of {} was set",
-    "port_taken": "a port of {} was taken",
-}
-_OWN_PARAMETERS: Final = frozenset({"plan", "undone"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,14 +52,6 @@ class Story:
     """What else was broken in the same test."""
     others: tuple[str, ...] = ()
     """Other tests that did not pass."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sign:
-    """The first thing in a history that should not have been."""
-
-    at_s: float
-    words: str
 
 
 def story_of(
@@ -117,68 +90,6 @@ def lead_of(outcome: Outcome) -> Judgement | None:
     )
 
 
-def faults_of(
-    nodeid: str, faults: Iterable[Row], traces: Traces
-) -> list[dict[str, Any]]:
-    """The faults of a test in the order of time.
-
-    Receipts come from the results; what a killed run could not write there is taken
-    from its history.
-    """
-    known = traces.of(nodeid).faults
-    rows = {name: dict(row) for name, row in known.items()}
-    rows |= {str(r["fault_id"]): dict(r) for r in faults if r.get("test") == nodeid}
-    return sorted(rows.values(), key=lambda row: begun(row) or math.inf)
-
-
-def begun(fault: Row) -> float | None:
-    """When a fault began, on the clock of the run; None where it never did."""
-    at_s = fault.get("injected_at_s")
-    return float(at_s) if isinstance(at_s, int | float) else None
-
-
-def held(fault: Row) -> float | None:
-    """For how many seconds a fault was in place."""
-    start_s, end_s = begun(fault), fault.get("reverted_at_s")
-    known = start_s is not None and isinstance(end_s, int | float)
-    return float(end_s) - start_s if known and start_s is not None and end_s else None
-
-
-def short_target(target: object, most: int = 2) -> str:
-    """ "store-0.rail0, store-0.rail1 and 14 more" """
-    names = [name for name in str(target).split(",") if name]
-    if len(names) <= most + 1:
-        return ", ".join(names)
-    return f"{', '.join(names[:most])} and {len(names) - most} more"
-
-
-def told(fault: Row) -> str:
-    """A fault as a sentence: "store-3 was killed"."""
-    phrase = _PHRASES.get(str(fault.get("kind")), f"{fault.get('kind')} on {{}}")
-    return phrase.format(short_target(fault.get("target", "?")))
-
-
-def parameters(fault: Row) -> str:
-    """What a fault was told beside its target: "latency_ms 50, jitter_ms 5"."""
-    found = fault.get("parameters")
-    if not isinstance(found, dict):
-        return ""
-    words = [f"{k} {v}" for k, v in found.items() if k not in _OWN_PARAMETERS]
-    return ", ".join(words)
-
-
-def proof(fault: Row) -> str:
-    """The evidence of a fault in words; without any it says so."""
-    evidence = fault.get("evidence")
-    if not isinstance(evidence, dict):
-        return "no evidence of any effect"
-    effect = evidence.get("effect")
-    number = f"{effect:,.6g}" if isinstance(effect, int | float) else "?"
-    if not effect:
-        return f"no effect: {number} {evidence.get('measure')}"
-    return f"{evidence.get('measure')}: {number}"
-
-
 def limit_of(row: Judgement) -> str:
     """A threshold as half a sentence: "limit 0.3 s", "0 allowed", "at least 1"."""
     if row.threshold in ("-", ""):
@@ -208,21 +119,6 @@ def since(
             " single request"
         )
     return "the whole test: nothing was broken before, no request stands out"
-
-
-def first_sign(oracle: str, trace: Trace, acts: Sequence[Row] = ()) -> Sign | None:
-    """The first sample or breaker change that contradicts a law; None where none does.
-
-    For O5 and O7 a request is compared with the same one in the other arm.
-    """
-    numbered = re.match(r"O\d+", oracle)
-    finder = _FINDERS.get(numbered[0]) if numbered else None
-    if finder is not None:
-        signs = [sign for sign in finder(trace) if math.isfinite(sign.at_s)]
-        return min(signs, key=lambda sign: sign.at_s, default=None)
-    if numbered and numbered[0] == "O6":
-        return _breaker_sign(trace, acts)
-    return None
 
 
 def claim_of(nodeid: str) -> str:
@@ -371,107 +267,3 @@ def _after(at_s: float, acts: Sequence[Row]) -> str:
         return ""
     start_s, row = max(before, key=lambda pair: pair[0])
     return f", {lasted(at_s - start_s)} after {told(row)}"
-
-
-# -- first signs -----------------------------------------------------------------------
-
-
-def _wrong(trace: Trace) -> list[Sign]:
-    return [
-        Sign(at_s=arm.at_s[i], words=f"request {arm.requests[i]} had another output")
-        for arm in trace.arms.values()
-        for i, wrong in enumerate(arm.wrong)
-        if wrong
-    ]
-
-
-def _failures(trace: Trace) -> list[Sign]:
-    return [
-        Sign(at_s=arm.at_s[i], words=f"request {arm.requests[i]} failed")
-        for arm in trace.arms.values()
-        for i, ok in enumerate(arm.ok)
-        if not ok
-    ]
-
-
-def _waits(trace: Trace) -> list[Sign]:
-    return [
-        Sign(
-            at_s=arm.at_s[i],
-            words=f"request {arm.requests[i]} waited {lasted(wait_s)} for the cache,"
-            f" T + poll is {lasted(arm.allowed_s[i] + trace.poll_s)}",
-        )
-        for arm in trace.arms.values()
-        for i, wait_s in enumerate(arm.wait_s)
-        if wait_s > arm.allowed_s[i] + trace.poll_s
-    ]
-
-
-def _costs(trace: Trace) -> list[Sign]:
-    return [
-        Sign(
-            at_s=fault.at_s[i],
-            words=f"request {fault.requests[i]} took {lasted(fault.ttft_s[i])}"
-            f" (TTFT, modelled), {lasted(local.ttft_s[j])} without the cache",
-        )
-        for fault, i, local, j in _pairs(trace, "fault", "local_only")
-        if fault.ttft_s[i] > local.ttft_s[j] + fault.allowed_s[i] + trace.poll_s
-    ]
-
-
-def _losses(trace: Trace) -> list[Sign]:
-    return [
-        Sign(
-            at_s=fault.at_s[i],
-            words=f"request {fault.requests[i]} reused {fault.reused[i]:.0f} of"
-            f" {fault.asked[i]:.0f} tokens, {healthy.reused[j]:.0f} when healthy",
-        )
-        for fault, i, healthy, j in _pairs(trace, "fault", "healthy")
-        if fault.reused[i] < healthy.reused[j]
-    ]
-
-
-def _pairs(trace: Trace, name: str, other: str) -> Iterable[tuple[Arm, int, Arm, int]]:
-    """The same request in two arms; the n-th time in one with the n-th in the other."""
-    first, second = trace.arms.get(name), trace.arms.get(other)
-    if first is None or second is None:
-        return
-    places = {key: j for j, key in enumerate(_numbered(second.requests))}
-    for i, key in enumerate(_numbered(first.requests)):
-        if key in places:
-            yield first, i, second, places[key]
-
-
-def _numbered(names: Iterable[str]) -> list[tuple[str, int]]:
-    seen: Counter[str] = Counter()
-    keys = []
-    for name in names:
-        seen[name] += 1
-        keys.append((name, seen[name]))
-    return keys
-
-
-def _breaker_sign(trace: Trace, acts: Sequence[Row]) -> Sign | None:
-    starts = [at_s for row in acts if (at_s := begun(row)) is not None]
-    from_s = min(starts, default=-math.inf)
-    changes = [
-        (change.at_s, engine, change)
-        for engine, log in trace.breakers.items()
-        for change in log
-        if change.at_s >= from_s
-    ]
-    if not changes:
-        return None
-    at_s, engine, change = min(changes, key=lambda one: one[0])
-    why = f" ({change.reason})" if change.reason else ""
-    return Sign(at_s=at_s, words=f"the breaker of {engine} went {change.target}{why}")
-
-
-_FINDERS: Final = {
-    "O1": _wrong,
-    "O2": _waits,
-    "O3": _wrong,
-    "O4": _failures,
-    "O5": _costs,
-    "O7": _losses,
-}

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from chaos.report.html.drawing import Plot, render
-from chaos.report.html.plots import height_in, stacked
+from chaos.report.html.panels import height_in, stacked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,7 +15,9 @@ from chaos.errors import ChaosError
 from chaos.report.files import write_bytes
 from chaos.report.html.forest import draw_forest
 from chaos.report.html.gate_page import GateFacts, branches, gate_page, is_modelled
-from chaos.report.html.plots import draw_test
+from chaos.report.html.plots import CACHE_WAIT, TTFT_MODELLED, told_arms
+from chaos.report.html.quantiles import quantile_plot
+from chaos.report.html.timeline import draw_time_line
 from chaos.report.html.write_plots import write_plots
 from chaos.report.moments import lasted
 from chaos.report.traces import Arm, Trace
@@ -28,6 +30,12 @@ if TYPE_CHECKING:
 
     Source = Samples | str | os.PathLike[str] | None
 
+_METRICS: Final = {
+    "ttft_s": "TTFT (s)",
+    "tpot_s": "TPOT (s)",
+    "e2e_s": "end to end (s)",
+    "cache_wait_s": CACHE_WAIT,
+}
 MOST_ROWS: Final = 200_000
 """Requests of an arm that are drawn; of more, evenly chosen ones are."""
 
@@ -89,11 +97,22 @@ def _samples(name: str, source: Source, missing: list[str]) -> Samples | None:
 
 
 def _plots(result: GateResult, samples: Mapping[str, Samples]) -> list[Plot]:
-    forest = draw_forest("gate", *branches(result))
     modelled = any(is_modelled(meta) for meta in result.arms.values())
+    ttft = TTFT_MODELLED if modelled else "TTFT (s)"
     trace = Trace(test="gate", arms={k: _arm(k, v) for k, v in samples.items()})
-    drawn = draw_test("gate", trace, [], modelled=modelled)
-    return [*([forest] if forest is not None else []), *drawn]
+    words = told_arms(trace.shown, ttft.removesuffix(" (s)"))
+    curves = {
+        told: [(k, v.metric(name)) for k, v in samples.items()]
+        for name, told in {**_METRICS, "ttft_s": ttft}.items()
+        if any(found.measured(name) for found in samples.values())
+    }
+    forest = draw_forest("gate", *branches(result))
+    plots = [forest] if forest is not None else []
+    if trace.shown:
+        plots.append(draw_time_line("gate", trace, [], words=words, ttft=ttft))
+    if curves:
+        plots.append(quantile_plot("gate", curves, words))
+    return plots
 
 
 def _arm(name: str, samples: Samples) -> Arm:

@@ -37,8 +37,9 @@ _CAPTIONS: Final = {
     "time": "Both arms over time, from the beginning of the load.",
     "quantiles": "Quantiles of both arms; the slow tail is stretched.",
 }
-_NUMBER: Final = re.compile(r"[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
-_LIMITS: Final = ("limit", "max_ratio", "max_delta", "margin")
+_LIMIT: Final = re.compile(r"[<>]= ?([-+]?[0-9.]+(?:e[-+]?[0-9]+)?)(x| pp)")
+"""`<= 1.1x`, `>= -0.75 pp`: how the gate writes the limit of a comparison."""
+_POINTS: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,27 +130,27 @@ def branches(result: GateResult) -> tuple[list[Branch], list[Branch]]:
     for row in result.of("relative"):
         if row.estimate is None:
             continue
-        is_rate = row.metric.endswith("_rate")
+        limit, is_difference = _limit(row)
         branch = Branch(
             name=f"{row.name} ({row.verdict.value})",
             verdict=row.verdict.value,
             estimate=row.estimate,
             low=math.nan if row.low is None else row.low,
             high=math.nan if row.high is None else row.high,
-            limit=_limit(row),
+            limit=limit,
             words=seen(row),
         )
-        (differences if is_rate else ratios).append(branch)
+        (differences if is_difference else ratios).append(branch)
     return ratios, differences
 
 
-def _limit(row: GateJudgement) -> float:
-    """The limit as a number: told in `numbers`, or the only number in its words."""
-    for name in _LIMITS:
-        if name in row.numbers:
-            return float(row.numbers[name])
-    found = _NUMBER.findall(row.limit)
-    return float(found[0]) if len(found) == 1 and "%" not in row.limit else math.nan
+def _limit(row: GateJudgement) -> tuple[float, bool]:
+    """The limit as a number, NaN for none, and whether a difference is compared."""
+    found = _LIMIT.match(row.limit)
+    if found is None:
+        return math.nan, row.metric.endswith("_rate")
+    is_difference = found[2] == " pp"
+    return float(found[1]) * (_POINTS if is_difference else 1), is_difference
 
 
 def _why(row: GateJudgement) -> str:

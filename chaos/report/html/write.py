@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from chaos.judge.verdict import Verdict
+from chaos.report.fault_words import faults_of
 from chaos.report.files import read_json, write_bytes
 from chaos.report.html.plots import draw_test
-from chaos.report.html.run_page import RunFacts, run_page
+from chaos.report.html.run_facts import RunFacts
+from chaos.report.html.run_page import run_page
 from chaos.report.html.write_plots import write_plots
 from chaos.report.run import document_at
-from chaos.report.story import faults_of
 from chaos.report.traces import MOST_BYTES, read_traces
 
 if TYPE_CHECKING:
