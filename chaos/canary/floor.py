@@ -103,24 +103,30 @@ def read_floor(path: Path) -> NoiseFloor:
     Raises:
         FloorError: it is missing, no JSON, of another schema, or has bad numbers.
     """
-    fix = "write it with `canary judge --write-floor`, or take noise_floor out"
+    fix = "write one with `canary floor`, or take noise_floor out"
     try:
         if path.stat().st_size > _MAX_BYTES:
             raise FloorError(f"{path}: is longer than {_MAX_BYTES >> 20} MiB", fix)
         document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or f"is no JSON ({error})"
         raise FloorError(f"{path}: {reason}", fix) from error
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         raise FloorError(f"{path}: schema is not {SCHEMA!r}", fix)
     sd, default = document.get("sd"), document.get("default", 0.0)
-    values = [*sd.values(), default] if isinstance(sd, dict) else [None]
-    for value in values:
-        if not isinstance(value, int | float) or not 0 <= value < math.inf:
-            raise FloorError(f"{path}: sd {value!r} is no standard deviation", fix)
-    assert isinstance(sd, dict)
     runs = document.get("runs", 0)
+    if not isinstance(sd, dict):
+        raise FloorError(f"{path}: has no sd", fix)
+    for name, value in [*sd.items(), ("default", default), ("runs", runs)]:
+        if not _is_size(value):
+            raise FloorError(f"{path}: {name} {value!r} is no number from 0 on", fix)
     return NoiseFloor(sd=sd, runs=int(runs), default=default, source=str(path))
+
+
+def _is_size(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return 0 <= value < math.inf
 
 
 def _own(judgement: GateJudgement) -> tuple[float, float] | None:
