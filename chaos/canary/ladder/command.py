@@ -32,7 +32,7 @@ Exit codes:
   2  usage: the file or the command is wrong
   3  not at the top yet: a stage waits for a person, or its gate could not tell
   4  the ladder itself broke
-  5  a rollback failed; run `canary ladder rollback`
+  5  a rollback failed or was stopped; run `canary ladder rollback`
   128+n  rolled back after signal n (Ctrl-C: 130)
 """
 

@@ -139,7 +139,8 @@ class LadderState:
     @property
     def exit_code(self) -> int:
         """What the command ends with; anything short of the top is not 0."""
-        codes = {"complete": PASS, "rollback failed": LEFT_BEHIND}
+        left = dict.fromkeys(("rolling back", "rollback failed"), LEFT_BEHIND)
+        codes = {"complete": PASS, **left}
         if self.outcome in codes:
             return codes[self.outcome]
         return self.failed_code or FAIL if self.failed else INCONCLUSIVE

@@ -73,7 +73,7 @@ def _fold(result: GateResult, width: int) -> list[str]:
     """One line a family: `PASS validity: baseline whole, mix, lag`."""
     lines = []
     for family, told in (("invariant", "all 0"), ("validity", "in order")):
-        names = [one.name for one in result.judgements if _is(one, family)]
+        names = [cells.plain(one.name) for one in result.judgements if _is(one, family)]
         if names:
             lines.append(_wrapped(f"PASS {family}, {told}: {', '.join(names)}", width))
     return lines
@@ -99,7 +99,7 @@ def _grid(rows: Sequence[GateJudgement], *, color: bool) -> Table:
         grid.add_column(name, justify=justify, no_wrap=name not in _WRAPPED)
     for one in rows:
         verdict = Text(one.verdict.value, style=STYLES[one.verdict], no_wrap=True)
-        grid.add_row(verdict, *(Text(cell) for cell in _row(one)))
+        grid.add_row(verdict, *(Text(cells.plain(cell)) for cell in _row(one)))
     return grid
 
 
@@ -116,7 +116,9 @@ def _row(one: GateJudgement) -> tuple[str, ...]:
 
 
 def _told(one: GateJudgement, width: int) -> str:
-    return _wrapped(f"{one.verdict.value} {one.name}: {cells.reason(one)}", width)
+    return _wrapped(
+        f"{one.verdict.value} {cells.plain(one.name)}: {cells.reason(one)}", width
+    )
 
 
 def _wrapped(text: str, width: int) -> str:
