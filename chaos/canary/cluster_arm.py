@@ -205,11 +205,11 @@ class ClusterArm:
         patience_s = max(20 * limits.breaker_open_for_s, 1.0)
         begin_s = self._clock()
         while True:
-            states = [
+            states: list[str] = [
                 self.cluster.engine_state(engine).get("breaker", "closed")
                 for engine in self.cluster.engines
             ]
-            opened = sum(state != "closed" for state in states)
+            opened = len([state for state in states if state != "closed"])
             waited_s = self._clock() - begin_s
             if not opened or waited_s >= min(patience_s, _OPEN_AFTER_S):
                 return opened

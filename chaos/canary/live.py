@@ -60,9 +60,9 @@ class Asked:
     shape: Shape
     out: Path
     requests: int = 360
-    per_block: int = 20
+    per_block: int = 15
     rate_per_s: float = 15.0
-    sessions: int = 24
+    sessions: int = 60
     roam: float = 0.5
     trace: Path | None = None
     scenarios: tuple[Path, ...] = ()

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from chaos.canary.cluster_arm import RESIDUAL, ClusterArm
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from chaos.canary.arms import Arm
+    from chaos.canary.drills import Drill
     from chaos.canary.play import Piece, Player
     from chaos.canary.recorder import Recorder, Row
     from chaos.canary.schedule import Block, Turn
@@ -241,7 +243,7 @@ class CanaryRun:
                 for label in ARMS if at % 2 == 0 else ARMS[::-1]:
                     name = drill.__name__
                     self._progress.step(f"drill {name} on the {label}", 2.0)
-                    self._blaming(label, lambda arm, d=drill: self._drill(arm, d))
+                    self._blaming(label, partial(self._drill, drill))
 
     def _play(self, piece: Piece, label: str) -> None:
         planned_s = piece.schedule.load_s * self._arms[label].time_scale
@@ -255,14 +257,14 @@ class CanaryRun:
 
         self._blaming(label, play)
 
-    def _drill(self, arm: Arm, drill: Callable[[DrillSite], object]) -> None:
+    def _drill(self, drill: Drill, arm: Arm) -> None:
         """One drill on one arm; one that cannot be done is told, and counts nothing."""
         assert self._player is not None
         mine = _cluster_arm(arm)
         injector = self._player.injector(mine)
         site = DrillSite(cluster=mine.cluster, inject=injector, round=self._plan.seed)
         try:
-            drilled = run_drill(drill, site)  # type: ignore[arg-type]
+            drilled = run_drill(drill, site)
         finally:
             mine.add({RESIDUAL: len(injector.residual)})
         mine.add(drilled.counters)

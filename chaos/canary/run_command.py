@@ -82,9 +82,9 @@ def command(
     requests: Annotated[int, typer.Option(min=2, max=1_000_000)] = 360,
     per_block: Annotated[
         int, typer.Option(min=1, max=10_000, help="requests of one turn")
-    ] = 20,
+    ] = 15,
     rate: Annotated[float, typer.Option(min=0.01, help="requests a second")] = 15.0,
-    sessions: Annotated[int, typer.Option(min=1, max=100_000)] = 24,
+    sessions: Annotated[int, typer.Option(min=1, max=100_000)] = 60,
     roam: Annotated[
         float, typer.Option(min=0, max=1, help="share that leaves its session's member")
     ] = 0.5,

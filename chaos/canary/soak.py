@@ -327,7 +327,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--requests", type=int, default=360, help="an arm (360)")
     parser.add_argument("--only", action="append", help="these plants; repeatable")
+    parser.add_argument("--plain", action="store_true", help="no chaos in equal runs")
     parser.add_argument("--ci", action="store_true", help="one equal, three plants")
+    parser.add_argument(
+        "--lookup-ms",
+        type=float,
+        default=math.nan,
+        help="a lookup takes here (measured in the first equal run)",
+    )
     parser.add_argument("--quiet", action="store_true", help="no progress of each run")
     parser.add_argument("--results", default="results/soak")
     args = parser.parse_args(argv)
@@ -340,9 +347,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         requests=args.requests,
         say=_say,
         progress=(lambda _line: None) if args.quiet else _tell,
+        lookup_ms=args.lookup_ms,
     )
     try:
-        _run(soak, runs, chosen)
+        _run(soak, runs, chosen, plain=args.plain)
     except Interrupted as interrupted:
         return interrupted.exit_code
     return _end(soak, folder)
@@ -361,9 +369,11 @@ def plants_of(
     return [known[name] for name in names if name != AA]
 
 
-def _run(soak: Soak, runs: int, chosen: Sequence[Plant]) -> None:
+def _run(soak: Soak, runs: int, chosen: Sequence[Plant], *, plain: bool) -> None:
+    """Equal builds first; the first of them under all the chaos that shows plants."""
     for number in range(runs):
-        soak.equal(number, needs=(OUTAGE, CORRUPT, DRILLS) if number == 0 else ())
+        chaos = () if plain or number else (OUTAGE, CORRUPT, DRILLS)
+        soak.equal(number, needs=chaos)
     for number, plant in enumerate(chosen):
         soak.planted(plant, number)
 
