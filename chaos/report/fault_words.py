@@ -81,7 +81,7 @@ def short_target(target: object, most: int = 2) -> str:
 def told(fault: Row) -> str:
     """A fault as a sentence: "store-3 was killed"."""
     phrase = _PHRASES.get(str(fault.get("kind")), f"{fault.get('kind')} on {{}}")
-    return phrase.format(short_target(fault.get("target", "?")))
+    return phrase.replace("{}", short_target(fault.get("target", "?")), 1)
 
 
 def parameters(fault: Row) -> str:

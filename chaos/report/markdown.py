@@ -35,7 +35,7 @@ def render_markdown(
         budget_bytes: GitHub drops a step summary above 1 MiB.
     """
     head = _story(story) + _pictures(plots)
-    left = budget_bytes - len(head.encode())
+    left = budget_bytes - len(head.encode("utf-8", "replace"))
     return head + render_summary(document, budget_bytes=max(0, left))
 
 

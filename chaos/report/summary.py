@@ -43,7 +43,7 @@ class _Paper:
 
     def add(self, parts: Sequence[str], name: str = "") -> None:
         for index, part in enumerate(parts):
-            size = len(part.encode())
+            size = len(part.encode("utf-8", "replace"))
             if size > self._left:
                 self.text += f"\n_Cut: {len(parts) - index} {name or 'parts'}._\n"
                 return

@@ -76,7 +76,9 @@ def write_gate_report(
         repeat=_repeat(result, baseline, canary),
         missing=missing,
     )
-    write_bytes(path, gate_page(facts).encode())  # cleaned by its values
+    write_bytes(
+        path, gate_page(facts).encode("utf-8", "replace")
+    )  # cleaned by its values
     return path
 
 

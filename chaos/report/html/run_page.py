@@ -157,10 +157,12 @@ def _lead_words(facts: RunFacts, story: Story) -> str:
 def _test(
     number: int, outcome: Outcome, facts: RunFacts, *, led: bool
 ) -> dict[str, Any]:
-    plots = () if led else facts.plots.get(outcome.nodeid, ())
-    above = "The plots are at the top of this page." if led else ""
+    found = facts.plots.get(outcome.nodeid, ())
+    plots = () if led else found
+    above = "The plots are at the top of this page." if led and found else ""
     judged = judgement_table(outcome).view() if outcome.judgements else None
-    arms = None if led else _view(arms_table(facts.traces, outcome.nodeid))
+    told_above = led and found
+    arms = None if told_above else _view(arms_table(facts.traces, outcome.nodeid))
     return {
         "id": f"test-{number}",
         "nodeid": outcome.nodeid,

@@ -81,7 +81,9 @@ def write_run(facts: RunFacts, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     write_plots(folder, [plot for plots in facts.plots.values() for plot in plots])
     path = folder / REPORT
-    write_bytes(path, run_page(facts).encode())  # cleaned by its values
+    write_bytes(
+        path, run_page(facts).encode("utf-8", "replace")
+    )  # cleaned by its values
     return path
 
 

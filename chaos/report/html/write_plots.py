@@ -20,6 +20,6 @@ def write_plots(folder: Path, plots: Sequence[Plot]) -> None:
     if plots:
         (folder / PLOTS).mkdir(exist_ok=True)
     for plot in plots:
-        drawing = f"{plot.svg}\n".encode()
+        drawing = f"{plot.svg}\n".encode("utf-8", "replace")
         write_bytes(folder / PLOTS / f"{plot.name}.svg", drawing)
         write_bytes(folder / PLOTS / f"{plot.name}.png", plot.png)

@@ -20,6 +20,7 @@ import pytest
 
 from chaos.faults.base import Evidence, Receipt
 from chaos.judge.limit import at_least, at_most, inconclusive, none_of
+from chaos.report.html.drawing import Plot
 from chaos.report.run import RunReport
 
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "chrome")
@@ -387,5 +388,36 @@ def failing_judgements():
 
 
 @pytest.fixture
-def runs(tmp_path, fabricate):
+def drawn_runs(tmp_path, fabricate):
+    """Runs whose plots are really drawn, which takes most of a second each."""
     return Runs(tmp_path / "results", fabricate)
+
+
+@pytest.fixture
+def runs(drawn_runs, monkeypatch):
+    """Runs whose plots are drawn as a line, for tests of everything else."""
+    monkeypatch.setattr("chaos.report.html.write.draw_test", sketch)
+    return drawn_runs
+
+
+def sketch(name, trace, _faults):
+    """One plot that costs nothing, of a test that has something to show."""
+    if not trace.shown:
+        return []
+    svg = "<svg><path d='M0 0'></path></svg>"
+    words = "a sketch"
+    plot = Plot(
+        name=f"{name}-time", title="t", words=words, inline=svg, svg=svg, png=b""
+    )
+    return [plot]
+
+
+@pytest.fixture(scope="session")
+def failing(tmp_path_factory, fabricate):
+    """The results of a failing run, really drawn, once for all who only read."""
+    return Runs(tmp_path_factory.mktemp("failing"), fabricate).failing()
+
+
+@pytest.fixture
+def nasty():
+    return NASTY

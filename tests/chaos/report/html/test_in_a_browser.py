@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from chaos.report.html import write_run_report
-
 PHONE, DESKTOP = 360, 1280
-OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
-FOCUSED = """(() => { const e = document.activeElement;
-  return [e.tagName, e.getAttribute('href') || e.textContent.trim().slice(0, 30)] })()"""
+ROOT = "document.documentElement"
+OVERFLOW = f"{ROOT}.scrollWidth - {ROOT}.clientWidth"
+FOCUSED = """(() => {
+  const e = document.activeElement;
+  return [e.tagName, e.getAttribute("href") || e.textContent.trim().slice(0, 30)];
+})()"""
 BACKGROUND = "getComputedStyle(document.documentElement).backgroundColor"
 
 
 @pytest.fixture
-def page(runs):
-    return write_run_report(runs.failing())
+def page(failing):
+    return failing / "report.html"
 
 
 def bottom_of(browser, selector):
