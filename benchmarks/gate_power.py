@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from chaos.canary.samples import Samples
 
 SEED = 20
-TRIALS = 1000
+TRIALS = 800
 QUICK_TRIALS = 40
 LOOKS = 12
 _COLUMNS = (

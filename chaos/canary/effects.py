@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -36,15 +37,22 @@ class Refusal:
     skipped: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Sides:
-    """The values to compare and their clusters, missing ones left out."""
+    """The values to compare and their clusters, missing ones left out.
+
+    Several rules of one metric share one of these, and what was sorted for one.
+    """
 
     baseline: NDArray[np.float64]
     canary: NDArray[np.float64]
     baseline_clusters: tuple[Clustering, ...]
     canary_clusters: tuple[Clustering, ...]
     paired: bool
+
+    @cached_property
+    def ordered(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        return np.sort(self.baseline), np.sort(self.canary)
 
 
 def effect_of(
@@ -53,8 +61,12 @@ def effect_of(
     baseline: Samples,
     canary: Samples,
     pairing: Pairing,
+    prepared: dict[str, Sides] | None = None,
 ) -> Effect | Refusal:
-    """The effect of one rule on its own scale; larger is not yet worse."""
+    """The effect of one rule on its own scale; larger is not yet worse.
+
+    `prepared` is filled with what rules of the same metric share.
+    """
     if rule.metric == "hit_rate":
         return _hit_rate(rule, policy, baseline, canary, pairing)
     if rule.metric == "error_rate":
@@ -62,7 +74,11 @@ def effect_of(
     refused = _missing(rule, policy, baseline, canary, pairing)
     if refused:
         return refused
-    sides = _sides(ranked(baseline, rule.metric), ranked(canary, rule.metric), pairing)
+    prepared = {} if prepared is None else prepared
+    sides = prepared.get(rule.metric)
+    if sides is None:
+        values = (ranked(each, rule.metric) for each in (baseline, canary))
+        sides = prepared[rule.metric] = _sides(*values, pairing)
     few = _few(rule, sides)
     return few or _metric(rule, policy.alpha, sides)
 
@@ -84,6 +100,7 @@ def _metric(rule: RelativeRule, alpha: float, sides: Sides) -> Effect | Refusal:
         canary_clusters=sides.canary_clusters,
         paired=sides.paired,
         resolution=rule.resolution,
+        ordered=sides.ordered,
     )
 
 
@@ -106,7 +123,7 @@ def _mean(rule: RelativeRule, alpha: float, sides: Sides) -> Effect | Refusal:
 
 def _exceedance(rule: RelativeRule, alpha: float, sides: Sides) -> Effect | Refusal:
     assert rule.quantile is not None
-    ordered = np.sort(sides.baseline)
+    ordered = sides.ordered[0]
     at = min(len(ordered), math.ceil(rule.quantile * len(ordered)))
     threshold = rule.factor * max(float(ordered[at - 1]), rule.resolution)
     if not math.isfinite(threshold):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from chaos.canary.stats.clusters import Clustering, clustering, time_blocks
+from chaos.canary.stats.clusters import Clustering, clustering, distinct, time_blocks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -54,7 +54,7 @@ def pair(baseline: Samples, canary: Samples) -> Pairing:
     both, left, right = np.intersect1d(
         baseline.request, canary.request, return_indices=True
     )
-    rows = len(np.union1d(baseline.request, canary.request))
+    rows = len(baseline) + len(canary) - len(both)
     clusters = _pair_clusters(baseline, canary, left, right, confounded is None)
     return Pairing(
         paired=True,
@@ -89,7 +89,7 @@ def _confounded(baseline: Samples, canary: Samples) -> int | None:
 
 def _clusters(samples: Samples, hosts: bool) -> tuple[Clustering, ...]:
     found = [clustering("session", samples.session)]
-    if hosts and len(np.unique(samples.host[samples.host >= 0])) >= MIN_HOSTS:
+    if hosts and distinct(samples.host[samples.host >= 0]) >= MIN_HOSTS:
         found.append(clustering("host", samples.host))
     moments = time_blocks(samples.start_s)
     return (*found, moments) if moments else tuple(found)
@@ -103,7 +103,7 @@ def _pair_clusters(
     hosts: bool,
 ) -> tuple[Clustering, ...]:
     found = [each.taken(left) for each in _clusters(baseline, hosts)]
-    if hosts and len(np.unique(canary.host[canary.host >= 0])) >= MIN_HOSTS:
+    if hosts and distinct(canary.host[canary.host >= 0]) >= MIN_HOSTS:
         codes = canary.host[right]
         if not np.array_equal(codes, baseline.host[left]):
             found.append(clustering("canary host", codes))

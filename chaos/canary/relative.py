@@ -17,6 +17,7 @@ import numpy as np
 
 from chaos.canary.effects import Refusal, effect_of
 from chaos.canary.result import GateJudgement
+from chaos.canary.stats.clusters import distinct
 from chaos.canary.stats.holm import holm
 from chaos.canary.stats.sizes import detectable, samples_needed
 from chaos.judge.statistics import samples_to_bound
@@ -25,6 +26,7 @@ from chaos.judge.verdict import Verdict
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from chaos.canary.effects import Sides
     from chaos.canary.floor import NoiseFloor
     from chaos.canary.pairing import Pairing
     from chaos.canary.policy import Policy, RelativeRule
@@ -59,8 +61,9 @@ def measure(
     """The effects of all relative rules, in the policy's order."""
     sessions = _few_sessions(policy, baseline, canary)
     found: list[tuple[RelativeRule, Measured | Refusal]] = []
+    prepared: dict[str, Sides] = {}
     for rule in policy.relative:
-        effect = effect_of(rule, policy, baseline, canary, pairing)
+        effect = effect_of(rule, policy, baseline, canary, pairing, prepared)
         if isinstance(effect, Refusal):
             found.append((rule, effect))
             continue
@@ -219,10 +222,12 @@ def _few_sessions(policy: Policy, baseline: Samples, canary: Samples) -> str:
     """Where sessions are known they must be enough to tell how they differ."""
     least = policy.validity.min_clusters
     for samples in (baseline, canary):
-        known = np.unique(samples.session[samples.session >= 0])
-        if 0 < len(known) < least and not np.any(samples.session < 0):
+        if np.any(samples.session < 0):
+            continue
+        known = distinct(samples.session)
+        if 0 < known < least:
             return (
-                f"the {samples.arm} has {len(known)} sessions,"
+                f"the {samples.arm} has {known} sessions,"
                 f" fewer than {least}: their spread cannot be told"
             )
     return ""

@@ -13,6 +13,7 @@ import numpy as np
 
 from chaos.canary.latencies import ranked
 from chaos.canary.result import GateJudgement
+from chaos.canary.stats.clusters import distinct
 from chaos.judge.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def _problems(samples: Samples) -> Iterator[str]:
     if isinstance(promised, int) and promised != len(samples):
         yield f"the {arm} has {len(samples)} rows, its meta.json says {promised}"
     ids = samples.request
-    if ids is not None and len(np.unique(ids)) != len(samples):
+    if ids is not None and distinct(ids) != len(samples):
         yield f"the {arm} has request numbers that stand twice"
     scale = samples.meta.get("time_scale", 1.0)
     if not isinstance(scale, int | float) or not 0 < scale < math.inf:

@@ -63,6 +63,12 @@ def clustering(name: str, codes: NDArray[np.integer]) -> Clustering:
     return Clustering(name=name, index=full, count=count + strangers)
 
 
+def distinct(codes: NDArray[np.integer]) -> int:
+    """How many different codes there are; sorting is faster than hashing them."""
+    ordered = np.sort(codes)
+    return int(np.count_nonzero(ordered[1:] != ordered[:-1])) + (len(codes) > 0)
+
+
 def time_blocks(start_s: NDArray[np.float64]) -> Clustering | None:
     """Blocks of neighbouring moments with as many rows each; None for few rows."""
     blocks = min(MAX_BLOCKS, len(start_s) // _ROWS_A_BLOCK)

@@ -43,10 +43,14 @@ def bounded_quantile(
     quantile: float,
     alpha: float,
     clusterings: Sequence[Clustering] = (),
+    ordered: NDArray[np.float64] | None = None,
 ) -> RankedQuantile:
-    """One arm's quantile with a one-sided bound at `alpha` on each side."""
+    """One arm's quantile with a one-sided bound at `alpha` on each side.
+
+    `ordered` are the same values sorted, where the caller has them already.
+    """
     rows = len(values)
-    ordered = np.sort(values)
+    ordered = np.sort(values) if ordered is None else ordered
     estimate = float(ordered[min(rows, max(1, math.ceil(quantile * rows))) - 1])
     scores = (values > estimate).astype(np.float64)
     found = spread(scores, clusterings)
@@ -76,16 +80,25 @@ def quantile_ratio(
     canary_clusters: Sequence[Clustering] = (),
     paired: bool = False,
     resolution: float = 1e-6,
+    ordered: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None,
 ) -> Effect:
     """log(q(canary) / q(baseline)); paired rows stand at the same place in both.
 
     Values below `resolution` count as it: ratios of clock artefacts mean nothing.
     """
-    left = bounded_quantile(
-        np.maximum(baseline, resolution), quantile, alpha, baseline_clusters
-    )
-    right = bounded_quantile(
-        np.maximum(canary, resolution), quantile, alpha, canary_clusters
+    ordered = ordered or (np.sort(baseline), np.sort(canary))
+    left, right = (
+        bounded_quantile(
+            np.maximum(values, resolution),
+            quantile,
+            alpha,
+            clusters,
+            np.maximum(in_order, resolution),
+        )
+        for values, in_order, clusters in (
+            (baseline, ordered[0], baseline_clusters),
+            (canary, ordered[1], canary_clusters),
+        )
     )
     correlation = _correlation(left, right, baseline_clusters) if paired else 0.0
     estimate, low, high = between(
