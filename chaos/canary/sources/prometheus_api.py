@@ -90,7 +90,7 @@ class PrometheusServer:
             raise UsageError(told, f"narrow the selector to {MAX_SERIES} at most")
         try:
             return [_series(row, start, end) for row in rows]
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, IndexError, TypeError, ValueError):
             raise self._odd("samples of another shape") from None
 
     def _ask(self, query: Mapping[str, str]) -> dict[str, Any]:
