@@ -6,6 +6,7 @@ words come from the judgements, receipts and samples of the run; nothing is judg
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -22,7 +23,7 @@ from chaos.report.fault_words import (
 )
 from chaos.report.laws import law_of, rank
 from chaos.report.moments import lasted
-from chaos.report.signs import first_sign
+from chaos.report.signs import Sign, first_sign
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,9 +31,10 @@ if TYPE_CHECKING:
     from chaos.report.document import Document, Outcome
     from chaos.report.fault_words import Row
     from chaos.report.moments import Moments
-    from chaos.report.traces import Trace, Traces
+    from chaos.report.traces import Traces
 
 MOST_FAULTS: Final = 3
+MOST_ALSO: Final = 3
 MOST_OTHERS: Final = 5
 
 
@@ -62,16 +64,18 @@ def story_of(
     if outcome is None or (document.verdict is Verdict.PASS):
         return _calm(document, defects)
     lead = lead_of(outcome)
-    faults = faults_of(outcome.nodeid, document.faults, traces)
+    rows = faults_of(outcome.nodeid, document.faults, traces)
+    acts = [row for row in rows if row.get("kind") not in WATCHING]
     trace = traces.of(outcome.nodeid)
+    sign = first_sign(lead.oracle, trace, acts) if lead is not None else None
     return Story(
         verdict=document.verdict,
-        headline=_headline(document, outcome, lead, faults),
+        headline=_headline(document, outcome, lead, _causes(sign, acts)),
         test=outcome.nodeid,
-        broken=_broken(faults, moments, defects),
+        broken=_broken(acts, moments, defects),
         expected=_expected(lead),
         happened=_happened(outcome, lead),
-        since=since(lead, trace, faults, moments),
+        since=_since(sign, acts, moments),
         repeat=outcome.reproduce,
         also=_also(outcome, lead),
         others=_others(document, outcome),
@@ -100,15 +104,22 @@ def limit_of(row: Judgement) -> str:
     return row.threshold if row.threshold[:1].isdigit() else f"expected {row.threshold}"
 
 
-def since(
-    lead: Judgement | None,
-    trace: Trace,
-    faults: Sequence[Row],
-    moments: Moments,
-) -> str:
+def _causes(sign: Sign | None, acts: Sequence[Row]) -> list[Row]:
+    """The faults that were in place at the first sign; all, where there is none."""
+    if sign is None:
+        return list(acts)
+    before = [row for row in acts if (begun(row) or math.inf) <= sign.at_s]
+    active = [
+        row
+        for row in before
+        if not isinstance(end_s := row.get("reverted_at_s"), int | float)
+        or end_s >= sign.at_s
+    ]
+    return active or before[-1:] or list(acts)
+
+
+def _since(sign: Sign | None, acts: Sequence[Row], moments: Moments) -> str:
     """Since when it went wrong: the first sign in the history, or the first fault."""
-    acts = [row for row in faults if row.get("kind") not in WATCHING]
-    sign = first_sign(lead.oracle, trace, acts) if lead is not None else None
     if sign is not None:
         after = _after(sign.at_s, acts)
         return f"{moments.utc(sign.at_s)}{after}: {sign.words}"
@@ -169,7 +180,7 @@ def _calm(document: Document, defects: Sequence[str]) -> Story:
 
 
 def _headline(
-    document: Document, outcome: Outcome, lead: Judgement | None, faults: Sequence[Row]
+    document: Document, outcome: Outcome, lead: Judgement | None, causes: Sequence[Row]
 ) -> str:
     words = [f"A fault was left behind: {one}." for one in document.residual]
     if document.aborted:
@@ -181,7 +192,7 @@ def _headline(
         why = lead.reason or lead.observed
         words.append(f"It cannot be told whether “{lead.claim}” holds: {why}.")
     else:
-        words.append(f"{_acts(faults)} {_law(lead)}: {_seen(lead)}.")
+        words.append(f"{_acts(causes)} {_law(lead)}: {_seen(lead)}.")
     return " ".join(words)
 
 
@@ -191,8 +202,7 @@ def _law(lead: Judgement) -> str:
     return f"this did not hold: {law.rstrip('.')}" if law else f"“{lead.claim}” failed"
 
 
-def _acts(faults: Sequence[Row]) -> str:
-    acts = [row for row in faults if row.get("kind") not in WATCHING]
+def _acts(acts: Sequence[Row]) -> str:
     if not acts:
         return "Nothing was broken on purpose, and yet"
     phrases = list(dict.fromkeys(told(row) for row in acts))[:MOST_FAULTS]
@@ -209,9 +219,8 @@ def _planted(defects: Sequence[str]) -> list[str]:
 
 
 def _broken(
-    faults: Sequence[Row], moments: Moments, defects: Sequence[str]
+    acts: Sequence[Row], moments: Moments, defects: Sequence[str]
 ) -> tuple[str, ...]:
-    acts = [row for row in faults if row.get("kind") not in WATCHING]
     lines = []
     for row in acts[:MOST_FAULTS]:
         extra = parameters(row)
@@ -241,11 +250,13 @@ def _happened(outcome: Outcome, lead: Judgement | None) -> str:
 
 def _also(outcome: Outcome, lead: Judgement | None) -> tuple[str, ...]:
     rest = [row for row in outcome.broken if row is not lead]
-    return tuple(
+    lines = [
         f"{row.verdict.value} {row.oracle} {row.claim}: {_seen(row)}"
         + (f" ({row.reason})" if row.reason else "")
         for row in rest
-    )
+    ]
+    more = len(lines) - MOST_ALSO
+    return (*lines[:MOST_ALSO], *([f"and {more} more, below"] if more > 0 else []))
 
 
 def _others(document: Document, told_already: Outcome) -> tuple[str, ...]:

@@ -237,3 +237,22 @@ def test_instants_that_nobody_knows_are_not_invented():
     assert [lasted(s) for s in (0.3254, 3.254, 41.23, 720.0, None, math.nan)] == [
         *("0.325 s", "3.25 s", "41.2 s", "12 min", "?", "?"),
     ]
+
+
+def test_the_fault_that_was_in_place_at_the_first_sign_is_blamed():
+    broken = trace(arm("fault", [("a", 111.0, 0.1, 0.0, 0, True, True)]))
+    later = kill(fault_id="kill-2", target="store-9", injected_at_s=120.0)
+    gone = kill(fault_id="kill-0", target="store-0", reverted_at_s=110.5)
+    traces = Traces(tests={"t::test_it": broken})
+
+    story = tell(outcome(WRONG), traces=traces, faults=(gone, kill(), later))
+
+    assert story.headline.startswith("When store-3 was killed, this did not hold")
+    assert len(story.broken) == 3
+
+
+def test_what_else_is_broken_is_told_briefly():
+    story = tell(outcome(WRONG, LOST, OPEN, LOST, LOST))
+
+    assert len(story.also) == 4
+    assert story.also[-1] == "and 1 more, below"
