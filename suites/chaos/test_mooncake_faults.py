@@ -7,13 +7,12 @@ Read it with `chaos report --conformance`.
 
     pytest suites/chaos/test_mooncake_faults.py --system mooncake
 
-Mooncake's own waits are of 30 and 60 s. `MOONQUAKE_MOONCAKE_PROFILE=tuned` shortens
-those that can be shortened; faults of the network need `--target netns`.
+Mooncake's own waits are of 30 and 60 s. `--mooncake-profile tuned` shortens those that
+can be shortened; faults of the network need `--target netns`, and `--slow`.
 """
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -26,7 +25,6 @@ from chaos.conformance.side_by_side import columns_of, reference, reference_colu
 from chaos.judge.validity import judge_evidence
 from chaos.systems.base import ClusterSpec
 from chaos.systems.mooncake import why_not
-from chaos.systems.mooncake.profile import VARIABLE
 from chaos.targets.place import Place
 
 PROFILES = Path(__file__).parent.parent / "conformance"
@@ -61,8 +59,6 @@ def side_by_side(request, chaos_run, cluster_of, inject, judge, history, referen
     if why_not():
         pytest.skip(why_not())
     command = chaos_run.reproduce(request.node.nodeid)
-    if profile := os.environ.get(VARIABLE):
-        command = f"{VARIABLE}={profile} {command}"
     spec = ClusterSpec(time_scale=options.time_scale, seed=options.seed)
 
     def measure(name):
