@@ -9,7 +9,6 @@ by it: copy what you believe.
 from __future__ import annotations
 
 import argparse
-import os
 import subprocess
 import sys
 from collections import Counter
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from chaos.conformance.profile import Key
 
 SUITE: Final = "suites/chaos/test_mooncake_faults.py"
-_VARIABLE: Final = "MOONQUAKE_MOONCAKE_PROFILE"
+_OPTION: Final = "--mooncake-profile"
 _RUN_TIMEOUT_S: Final = 4 * 3600.0
 _MOST_RUNS: Final = 1000
 
@@ -107,10 +106,9 @@ def run_suite(profile: str, extra: Sequence[str]) -> Callable[[int, Path], Path 
     def run(number: int, results: Path) -> Path | None:
         command = [sys.executable, "-m", "pytest", "-q", SUITE, "--system", "mooncake"]
         command += ["--slow", "--seed", str(number + 1), "--results", str(results)]
-        environment = {**os.environ, _VARIABLE: profile}
+        command += [_OPTION, profile]
         done = subprocess.run(
             [*command, "-p", "no:cacheprovider", *extra],
-            env=environment,
             timeout=_RUN_TIMEOUT_S,
             check=False,
         )
