@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from chaos.canary.latencies import oddity, ranked, unmeasured_share
+from chaos.canary.latencies import LARGEST, oddity, ranked, unmeasured_share
 from chaos.canary.stats.effect import Effect
 from chaos.canary.stats.means import mean_ratio, share_difference
 from chaos.canary.stats.quantiles import bounded_quantile, quantile_ratio
@@ -77,8 +77,8 @@ def effect_of(
     prepared = {} if prepared is None else prepared
     sides = prepared.get(rule.metric)
     if sides is None:
-        values = (ranked(each, rule.metric) for each in (baseline, canary))
-        sides = prepared[rule.metric] = _sides(*values, pairing)
+        left, right = ranked(baseline, rule.metric), ranked(canary, rule.metric)
+        sides = prepared[rule.metric] = _sides(left, right, pairing)
     few = _few(rule, sides)
     return few or _metric(rule, policy.alpha, sides)
 
@@ -211,7 +211,7 @@ def _hit_rate(
 def _tokens(samples: Samples) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Hit and prompt tokens, NaN in both where either is not known."""
     known = np.isfinite(samples.hit_tokens) & (samples.prompt_tokens > 0)
-    known &= np.isfinite(samples.prompt_tokens)
+    known &= samples.prompt_tokens < LARGEST
     return (
         np.where(known, samples.hit_tokens, np.nan),
         np.where(known, samples.prompt_tokens, np.nan),

@@ -17,6 +17,7 @@ from chaos.canary.pairing import clusters_of, pair
 from chaos.canary.relative import Measured, judge_relative, measure
 from chaos.canary.result import GateJudgement, GateResult, worst
 from chaos.canary.slo import judge_slo
+from chaos.canary.stats.effect import critical
 from chaos.canary.stats.sequential import always_valid_p
 from chaos.canary.validity import judge_validity
 from chaos.judge.verdict import Verdict
@@ -30,7 +31,9 @@ if TYPE_CHECKING:
     from chaos.canary.policy import Policy
     from chaos.canary.samples import Samples
 
-# Below this many rows beyond the quantile, the sequential test's normal law is no law.
+# The sequential test takes estimates as normal: not with fewer rows an arm than this,
+# nor with fewer beyond the quantile.
+_MIN_ROWS = 50
 _MIN_TAIL = 20
 
 
@@ -146,10 +149,12 @@ def _sequential_p(measured: Measured) -> float:
     rule, harm = measured.rule, measured.harm
     rows = min(harm.n_baseline, harm.n_canary)
     tail = rows if rule.quantile is None else rows * (1 - rule.quantile)
-    small = rule.statistic == "quantile" and tail < _MIN_TAIL
+    small = rows < _MIN_ROWS or (rule.statistic == "quantile" and tail < _MIN_TAIL)
     if measured.doubt or small or not harm.estimate > rule.limit:
         return 1.0
-    return always_valid_p(harm.estimate, harm.se, measured.null, rule.limit)
+    # Few clusters: the reach of Student's t, taken as if it were the normal's.
+    se = (harm.estimate - harm.low) / critical(harm.alpha)
+    return always_valid_p(harm.estimate, se, measured.null, rule.limit)
 
 
 def _compared(

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from chaos.canary.samples import Samples
 
 
+LARGEST = 1e12
+"""No measurement of ours is larger, in any unit: an overflow or another's garbage."""
+
+
 def ranked(samples: Samples, metric: str) -> NDArray[np.float64]:
     """All rows; a failed request without a value is infinitely slow, NaN is missing."""
     values = samples.metric(metric)
@@ -26,10 +30,10 @@ def unmeasured_share(samples: Samples, metric: str) -> float:
 
 
 def oddity(samples: Samples, metric: str) -> str:
-    """What no measurement can be: a negative value or an infinite one; "" if none."""
+    """Says what no measurement can be: negative, infinite, too large; "" if none is."""
     values = samples.metric(metric)
     if np.any(values < 0):
         return f"{metric} of the {samples.arm} has negative values"
-    if np.isinf(values).any():
-        return f"{metric} of the {samples.arm} has infinite values"
+    if np.any(values > LARGEST):
+        return f"{metric} of the {samples.arm} has values that are impossibly large"
     return ""

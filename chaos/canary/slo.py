@@ -48,10 +48,19 @@ def judge_slo(
         return _judgement(rule, canary, limit, None, refused, len(known))
     taken = tuple(each.taken(rows) for each in clusters)
     bounds = _bounds(rule, known, taken)
-    before = ranked(baseline, rule.metric)
-    before = before[~np.isnan(before)]
-    shown = _bounds(rule, before, ()).estimate if len(before) >= _MIN_ROWS else None
+    shown = _baseline(rule, baseline)
     return _judgement(rule, canary, limit, bounds, "", len(known), shown)
+
+
+def _baseline(rule: SloRule, baseline: Samples) -> float | None:
+    """The same figure of the baseline, only to be shown."""
+    values = ranked(baseline, rule.metric)
+    values = values[np.isfinite(values)]
+    if oddity(baseline, rule.metric) or len(values) < _MIN_ROWS:
+        return None
+    if rule.quantile is None:
+        return float(values.mean())
+    return float(np.quantile(values, rule.quantile))
 
 
 def _refused(rule: SloRule, canary: Samples, known: int, max_unmeasured: float) -> str:

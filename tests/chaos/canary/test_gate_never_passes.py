@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from chaos.canary.gate import judge
-from chaos.canary.policy import default_policy
+from chaos.canary.gate import abort_early, judge
+from chaos.canary.policy import default_policy, load_policy
 from chaos.canary.samples import Columns
 from chaos.judge.verdict import Verdict
 
@@ -220,3 +222,48 @@ def test_a_doubt_takes_back_a_fail_as_well(sound) -> None:
     assert result.verdict is Verdict.INCONCLUSIVE
     assert "would be FAIL" in p99.reason
     assert "bottleneck" in p99.reason
+
+
+ODD = (np.nan, np.inf, -np.inf, 0.0, -1.0, 1e-300, 1e300, 5e-324)
+
+
+def _garbage(name, rng, rows):
+    """Columns of anything, some of it impossible."""
+
+    def column():
+        values = rng.lognormal(-1, 2, rows)
+        odd = rng.random(rows) < rng.choice([0, 0.02, 0.5, 1])
+        return np.where(odd, rng.choice(ODD, rows), values)
+
+    return Columns(
+        arm=name,
+        ok=rng.random(rows) < rng.choice([0, 0.5, 0.99, 1]),
+        request=rng.choice([None, 1]) and rng.permutation(rows + 3)[:rows],
+        sessions=[f"s{i % 20}" for i in range(rows)] if rng.random() < 0.5 else None,
+        hosts=[f"{name}-{i % 3}" for i in range(rows)] if rng.random() < 0.5 else None,
+        classes=["a"] * rows if rng.random() < 0.8 else None,
+        start_s=column(),
+        metrics={m: column() for m in ("ttft_s", "tpot_s", "rpcs", "cache_wait_s")},
+        hit_tokens=column(),
+        prompt_tokens=column(),
+        lag_s=column(),
+        counters=GOOD if rng.random() < 0.8 else {},
+        complete=True,
+        meta={"requests": rows, "started_at": 0, "ended_at": rng.choice(ODD)},
+    ).samples()
+
+
+@settings(max_examples=150, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), rows=st.integers(0, 400))
+def test_garbage_is_judged_without_an_error_and_never_passed(seed, rows) -> None:
+    rng = np.random.default_rng(seed)
+    arms = [_garbage(name, rng, rows) for name in _NAMES]
+
+    result = judge(POLICY, *arms)
+
+    assert result.verdict is not Verdict.PASS
+    json.dumps(result.to_document(), allow_nan=False)
+    abort_early(POLICY, *arms)
+
+
+POLICY = load_policy(Path(__file__).parents[3] / "suites" / "canary" / "article.yaml")
