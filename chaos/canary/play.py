@@ -2,7 +2,7 @@
 
 One schedule and one trace from one seed, so that a request in the middle of an outage
 has its twin in the other arm. Its columns have names of their own (`fault_ttft_s`,
-`fault_wait_s`): what holds while things are broken is judged beside what holds on a
+`fault_waited`): what holds while things are broken is judged beside what holds on a
 good day, and neither hides in the other.
 """
 
@@ -172,12 +172,20 @@ class Player:
             numbered = numbers[sample.request.request_id]
             at_s = origin_s + numbered.request.at_s
             arm.judge_bytes(_renamed(sample, numbered))
-            recorder.row(fault_row(numbered, sample, turn=turn, at_s=at_s))
+            promise_s = arm.cluster.limits.deadline_s(numbered.request.input_length)
+            row = fault_row(numbered, sample, promise_s, turn=turn, at_s=at_s)
+            recorder.row(row)
 
 
-def fault_row(numbered: Numbered, sample: Sample, *, turn: int, at_s: float) -> Row:
-    """A row whose times are those of a bad day: columns of their own."""
+def fault_row(
+    numbered: Numbered, sample: Sample, promise_s: float, *, turn: int, at_s: float
+) -> Row:
+    """A row whose times are those of a bad day: columns of their own.
+
+    `fault_waited` is the part of its deadline that a request waited for the cache.
+    """
     row = row_of(numbered, sample, turn=turn, at_s=at_s)
+    wait_s = row.cache_wait_s
     return replace(
         row,
         klass=f"fault-{row.klass}",
@@ -186,7 +194,11 @@ def fault_row(numbered: Numbered, sample: Sample, *, turn: int, at_s: float) -> 
         cache_wait_s=None,
         prompt_tokens=None,
         hit_tokens=None,
-        metrics={"fault_ttft_s": row.ttft_s, "fault_wait_s": row.cache_wait_s},
+        metrics={
+            "fault_ttft_s": row.ttft_s,
+            "fault_wait_s": wait_s,
+            "fault_waited": None if wait_s is None else wait_s / promise_s,
+        },
     )
 
 

@@ -85,13 +85,17 @@ def test_a_bad_day_has_columns_of_its_own(fabricate):
     sample = fabricate.sample(ttft_s=0.4, cache_wait_s=0.3)
 
     row = fault_row(
-        Numbered(number=5, request=sample.request), sample, turn=1, at_s=2.0
+        Numbered(number=5, request=sample.request), sample, 0.6, turn=1, at_s=2.0
     )
 
     assert row.ttft_s is None
     assert row.cache_wait_s is None
     assert (row.prompt_tokens, row.hit_tokens) == (None, None)
-    assert row.metrics == {"fault_ttft_s": 0.4, "fault_wait_s": 0.3}
+    assert row.metrics == {
+        "fault_ttft_s": 0.4,
+        "fault_wait_s": 0.3,
+        "fault_waited": 0.5,
+    }
     assert row.klass == "fault-1k"
     assert row.lag_s is not None
 
