@@ -31,7 +31,9 @@ def write_reports(run_dir: str | os.PathLike[str], document: Document) -> str:
     try:
         from chaos.report.html.write import gather
 
-        _write_all(gather(run_dir, document=document), Path(run_dir))
+        # Whoever stopped the run waits for its end.
+        most = {"most_plotted": 1} if document.aborted else {}
+        _write_all(gather(run_dir, document=document, **most), Path(run_dir))
     except Exception as error:  # the run and its verdict are more than its picture
         words = " ".join(str(error).split())
         return f"{run_dir}: no report was written: {type(error).__name__}: {words}"

@@ -37,6 +37,7 @@ _CAPTIONS: Final = {
     "time": "Both arms over time, from the beginning of the load.",
     "quantiles": "Quantiles of both arms; the slow tail is stretched.",
 }
+MOST_ALSO: Final = 4
 _LIMIT: Final = re.compile(r"[<>]= ?([-+]?[0-9.]+(?:e[-+]?[0-9]+)?)(x| pp)")
 """`<= 1.1x`, `>= -0.75 pp`: how the gate writes the limit of a comparison."""
 _POINTS: Final = 0.01
@@ -107,7 +108,7 @@ def seen(row: GateJudgement) -> str:
         words.append(f"canary {figure(row.canary)}")
     if row.estimate is not None:
         words.append(f"estimate {figure(row.estimate)} {interval(row)}".strip())
-    words.append(f"limit {row.limit}")
+    words.append(f"allowed {row.limit}")
     return ", ".join(words)
 
 
@@ -161,7 +162,9 @@ def _why(row: GateJudgement) -> str:
 def _story(facts: GateFacts) -> list[StoryRow]:
     result, lead = facts.result, facts.lead
     bad = [row for row in result.worst_first if row.verdict is not Verdict.PASS]
-    also = tuple(f"{row.verdict.value} {row.name}: {_told(row)}" for row in bad[1:])
+    also = [f"{row.verdict.value} {row.name}: {_briefly(row)}" for row in bad[1:]]
+    more = len(also) - MOST_ALSO
+    also[MOST_ALSO:] = [f"and {more} more, below"] if more > 0 else []
     rows = [
         StoryRow(name="Compared", lines=_compared(result)),
         StoryRow(
@@ -171,7 +174,7 @@ def _story(facts: GateFacts) -> list[StoryRow]:
         StoryRow(name="Happened", lines=(_told(lead) if lead else "they hold",)),
         StoryRow(name="Next", lines=(_next(result),)),
         StoryRow(name="Repeat", lines=(facts.repeat,), code=True),
-        StoryRow(name="Also", lines=also),
+        StoryRow(name="Also", lines=tuple(also)),
     ]
     unclear = lead is not None and lead.verdict is Verdict.INCONCLUSIVE
     return [rows[2], *rows[:2], *rows[3:]] if unclear else rows
@@ -183,6 +186,12 @@ def _told(row: GateJudgement) -> str:
         return f"could not tell: {_why(row)} ({seen(row)})"
     reason = f"; {row.reason}" if row.reason else ""
     return f"{seen(row)}{reason} (n = {row.n_baseline} and {row.n_canary})"
+
+
+def _briefly(row: GateJudgement) -> str:
+    if row.verdict is Verdict.INCONCLUSIVE and row.reason:
+        return row.reason
+    return seen(row)
 
 
 def _compared(result: GateResult) -> tuple[str, ...]:

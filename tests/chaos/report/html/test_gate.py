@@ -102,7 +102,7 @@ def test_a_stopped_canary_says_by_what_and_by_how_much(tmp_path):
     text = write(tmp_path)
 
     assert "The canary is stopped: TTFT p99, 0.41 → 0.52" in text
-    assert "estimate 1.27 [1.19, 1.35], limit &lt;= 1.1x" in text
+    assert "estimate 1.27 [1.19, 1.35], allowed &lt;= 1.1x" in text
     assert "roll back" in text
 
 
