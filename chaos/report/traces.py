@@ -104,6 +104,8 @@ class Traces:
     damaged: int = 0
     dropped: int = 0
     skipped: str = ""
+    versions: dict[str, str] = field(default_factory=dict)
+    """What systems said they are, by the name of the system."""
 
     def of(self, test: str) -> Trace:
         """The trace of a test; an empty one where the history does not know it."""
@@ -156,6 +158,9 @@ def _take(found: Traces, row: Mapping[str, Any]) -> None:
     what, value = row["f"], row["value"]
     if what == "truncated":
         found.dropped += int(value["dropped"])
+        return
+    if what == "version":
+        found.versions.setdefault(_name(row["process"]), _name(value["text"]))
         return
     reader = _READERS.get(what)
     if reader is None:

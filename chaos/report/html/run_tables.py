@@ -151,6 +151,7 @@ def environment_table(facts: RunFacts) -> Table:
         ("command", " ".join(str(word) for word in meta.get("argv") or ())),
         ("options", " ".join(str(word) for word in meta.get("options") or ())),
         ("git", f"{git.get('head', '?')}{' (changed)' if git.get('dirty') else ''}"),
+        *((f"{k} is", v) for k, v in facts.traces.versions.items()),
         ("capabilities", ", ".join(map(str, mapping(meta.get("capabilities"))))),
         *((k, str(v)) for k, v in mapping(meta.get("versions")).items()),
     ]

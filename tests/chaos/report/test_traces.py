@@ -135,3 +135,9 @@ def test_names_are_one_printable_line_without_secrets(history, fabricate):
 
     assert name.startswith("a?[2J?x")
     assert len(name) == 60
+
+
+def test_what_a_system_says_it_is_is_kept(history):
+    history.info("version", "mooncake", text="0.3.13")
+
+    assert read(history).versions == {"mooncake": "0.3.13"}
