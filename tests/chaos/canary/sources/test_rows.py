@@ -5,6 +5,8 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from chaos.canary.sources import read_directory, rows
 from chaos.errors import UsageError
@@ -210,3 +212,52 @@ def test_a_pipe_in_place_of_the_rows_is_refused_and_not_waited_for(measured) -> 
 
     with pytest.raises(UsageError, match="is no plain file"):
         read_directory(folder, "canary")
+
+
+SCALARS = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5)
+)
+VALUES = st.one_of(SCALARS, st.lists(SCALARS, max_size=2))
+NAMES = st.sampled_from(["request", "ok", "ttft_s", "session", "start_s", "class", "x"])
+ANYTHING = settings(
+    max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+@ANYTHING
+@given(rows=st.lists(st.dictionaries(NAMES, VALUES), max_size=5))
+def test_whatever_stands_in_rows_is_read_or_told(measured, tmp_path, rows) -> None:
+    folder = tmp_path / "canary"
+    if not folder.exists():
+        measured("canary", rows=1)
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    (folder / "requests.jsonl").write_text(lines)
+    samples = read_directory(folder, "canary")
+
+    assert len(samples) <= len(rows)
+    for column in samples.metrics.values():
+        assert not np.isinf(column).any()
+        assert not (column < 0).any()
+    if len(samples) != 1:
+        assert samples.problems
+
+
+@ANYTHING
+@given(content=st.binary(max_size=200), name=st.sampled_from(["rows", "meta"]))
+def test_whatever_bytes_are_there_end_in_a_problem_or_one_line(
+    measured, tmp_path, content, name
+) -> None:
+    folder = tmp_path / "canary"
+    if not folder.exists():
+        measured("canary", rows=1)
+    sound = (folder / "meta.json").read_bytes()
+    file = {"rows": "requests.jsonl", "meta": "meta.json"}[name]
+    (folder / file).write_bytes(content)
+    try:
+        told = read_directory(folder, "canary").problems
+    except UsageError as error:
+        told = (str(error),)
+    (folder / "meta.json").write_bytes(sound)
+
+    assert told
+    assert "\n" not in "".join(told)
