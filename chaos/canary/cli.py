@@ -288,11 +288,8 @@ def _rendered(found: Answer, form: str, command: str) -> str:
 def _html(
     document: dict[str, object], baseline: object, canary: object, out: Path
 ) -> None:
-    try:
-        from chaos.report.html.gate import write_gate_report
-    except ImportError as error:
-        told = f"no page without {error.name}"
-        raise UsageError(told, "pip install 'moonquake[report]'") from None
+    from chaos.report.html.gate import write_gate_report
+
     try:
         write_gate_report(document, baseline, canary, out)  # type: ignore[arg-type]
     except OSError as error:
