@@ -12,20 +12,27 @@ if TYPE_CHECKING:
     from chaos.canary.samples import Samples
 
 
+OF_THE_REQUEST = frozenset({"ttft_s", "tpot_s", "e2e_s", "cache_wait_s"})
+"""What a request waits for: one that failed waits for ever. Other metrics (calls,
+waits within a fault, ...) need not exist for every request: failed ones just lack."""
 LARGEST = 1e12
 """No measurement of ours is larger, in any unit: an overflow or another's garbage."""
 
 
 def ranked(samples: Samples, metric: str) -> NDArray[np.float64]:
-    """All rows; a failed request without a value is infinitely slow, NaN is missing."""
+    """All rows; NaN is missing, but a failed request without its latency is infinite."""
     values = samples.metric(metric)
+    if metric not in OF_THE_REQUEST:
+        return values
     failed = ~samples.ok & np.isnan(values)
     return np.where(failed, np.inf, values) if failed.any() else values
 
 
 def unmeasured_share(samples: Samples, metric: str) -> float:
-    """Share of the rows that went well and yet have no value."""
-    missing = np.isnan(samples.metric(metric)) & samples.ok
+    """Share of the rows that have no value and no excuse for it."""
+    missing = np.isnan(samples.metric(metric))
+    if metric in OF_THE_REQUEST:
+        missing &= samples.ok
     return float(missing.mean()) if len(samples) else 1.0
 
 

@@ -212,6 +212,17 @@ def test_failing_fast_is_not_being_fast(arm_of, rng) -> None:
     assert named(result, "error_rate").verdict is FAIL
 
 
+def test_calls_of_a_failed_request_are_missing_and_not_infinite(arm_of, rng) -> None:
+    rule = {"metric": "rpcs", "statistic": "mean", "max_ratio": 1.1}
+    arms = []
+    for name in ("baseline", "canary"):
+        ok = np.arange(3000) != 7
+        metrics = {"rpcs": np.where(ok, rng.poisson(9, 3000), np.nan)}
+        arms.append(arm_of(name, rng, ok=ok, metrics=metrics))
+
+    assert judge(policy(rule, validity={"max_lag_ratio": None}), *arms).verdict is PASS
+
+
 def test_clustered_sessions_widen_the_interval(arm_of, rng) -> None:
     def arm(name, sessions):
         effect = rng.normal(0, 0.3, 40)
