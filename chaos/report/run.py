@@ -49,10 +49,10 @@ from chaos.report.summary import render_summary
 from chaos.report.sweep import sweep
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from chaos.faults.base import Receipt
-    from chaos.judge.verdict import Judgement
+    from chaos.judge.verdict import Judgement, Verdict
 
 MAX_SERIES = 256
 GIT_TIMEOUT_S = 5.0
@@ -174,10 +174,13 @@ class RunReport:
         """The verdict as of now, from the parts of all workers."""
         return _document(self.path, self.meta, aborted)
 
-    def close(self, *, aborted: str = "") -> Document | None:
+    def close(
+        self, *, aborted: str = "", unreported: Collection[Verdict] = ()
+    ) -> Document | None:
         """Ends this part; in the controller writes everything and moves `latest`.
 
-        Call it on an abort as well, with the reason. Workers get None.
+        Call it on an abort as well, with the reason. Workers get None. A run that ends
+        with one of the `unreported` verdicts has results and no reports for people.
         """
         with self._lock:
             if self._part is None:
@@ -190,9 +193,9 @@ class RunReport:
             self._part = None
         if self.worker:
             return None
-        return self._finish(aborted)
+        return self._finish(aborted, unreported)
 
-    def _finish(self, aborted: str) -> Document:
+    def _finish(self, aborted: str, unreported: Collection[Verdict]) -> Document:
         _merge_histories(self.path)
         for note in sweep(self.path):
             self._late_note(note)
@@ -203,7 +206,8 @@ class RunReport:
         write_text(self.path / "summary.md", render_summary(document))
         link(self.path.parent / "latest", self.path)
         link(self.path.parent.parent / "latest", self.path)
-        self._render(document)
+        if document.verdict not in unreported:
+            self._render(document)
         return document
 
     def _render(self, document: Document) -> None:

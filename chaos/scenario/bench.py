@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from chaos.faults.base import Receipt
-    from chaos.judge.verdict import Judgement
+    from chaos.judge.verdict import Judgement, Verdict
     from chaos.load.sample import Sample
     from chaos.report.document import Document
     from chaos.report.live import LiveLine
@@ -55,6 +55,8 @@ class BenchOptions:
     time_scale: float = 0.1
     results: str = "results"
     defects: tuple[str, ...] = ()
+    unreported: frozenset[Verdict] = frozenset()
+    """Runs that end like this get no reports: a soak throws their results away."""
 
     @property
     def again(self) -> list[str]:
@@ -148,7 +150,7 @@ class Bench:
         except BaseException as error:
             self._failed(name, report, injector, error)
             raise
-        document = report.close()
+        document = report.close(unreported=self.options.unreported)
         assert document is not None
         return Result(document=document, played=played, path=report.path)
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chaos.errors import ChaosError
+from chaos.judge.verdict import Verdict
 from chaos.safety.halt import Levers, LocalLever
 from chaos.scenario.bench import Bench, BenchOptions
 from chaos.scenario.generate import LOCAL_KINDS, Space, as_yaml, random_document
@@ -42,6 +43,7 @@ GROWTH = 32
 _WARM = 5
 _EVERY = 10
 _RESIDUE, _ERROR = "residue", "harness error"
+_THROWN_AWAY = ("PASS", "INCONCLUSIVE")
 
 
 @dataclass(slots=True)
@@ -120,7 +122,7 @@ class Soak:
         self.tally.counts[word] += 1
         if word == "INCONCLUSIVE":
             self.tally.reasons[why.partition(":")[0]] += 1
-        if word in ("PASS", "INCONCLUSIVE"):
+        if word in _THROWN_AWAY:
             if result is not None:
                 shutil.rmtree(result.path, ignore_errors=True)
             return
@@ -179,6 +181,7 @@ def main(argv: list[str] | None = None) -> int:
         place=place_of(args.target),
         time_scale=args.time_scale,
         results=str(folder),
+        unreported=frozenset(map(Verdict, _THROWN_AWAY)),
     )
     bench = Bench(options, logs=folder / "cluster")
     soak = Soak(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from chaos.judge.limit import none_of
+from chaos.judge.verdict import Verdict
 from chaos.report.analyze import analyze
 from chaos.report.reports import write_analysis
 from chaos.report.run import RunReport
@@ -55,3 +56,13 @@ def test_a_run_that_is_judged_again_is_reported_beside_what_was_recorded(
     assert page == path / "analysis" / "report.html"
     assert "no request fails because of the cache (healthy arm)" in page.read_text()
     assert {name: (path / name).read_bytes() for name in REPORTS} == before
+
+
+def test_whose_results_are_thrown_away_is_not_reported(tmp_path):
+    report = RunReport.open(tmp_path / "results", "x", 3, cwd=tmp_path)
+    report.add_judgement("t::one", GOOD)
+
+    report.close(unreported={Verdict.PASS})
+
+    assert (report.path / "verdict.json").exists()
+    assert not any((report.path / name).exists() for name in REPORTS)
