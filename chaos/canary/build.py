@@ -6,7 +6,9 @@ interpreter and its own sources; ports, faults and ends stay those of the local 
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +27,12 @@ if TYPE_CHECKING:
     from chaos.targets.base import Target
 
 _FAILPOINTS = "REFIMPL_FAILPOINTS"
+_ASK_S = 30.0
+_WHERE = (
+    "from importlib.util import find_spec as f;"
+    "print(f('refimpl').submodule_search_locations[0])"
+)
+_OURS = Path(__file__).resolve().parents[2] / "refimpl"
 KINDS = ("master", "store", "engine")
 
 
@@ -102,6 +110,44 @@ class Build:
     def ours(self) -> bool:
         return not (self.python or self.sources)
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """What makes an interpreter take this build and nothing that lies around.
+
+        `python -m` looks into the working directory first: started from a checkout it
+        would run that one, whatever was asked for.
+        """
+        if self.ours:
+            return {}
+        return {"PYTHONPATH": self.sources, "PYTHONSAFEPATH": "1"}
+
+    def origin(self) -> str:
+        """Where the roles of this build really come from: asked, not assumed.
+
+        Raises:
+            UsageError: From somewhere else than was asked for, or from nowhere.
+        """
+        command = [self.python or sys.executable, "-c", _WHERE]
+        env = {**os.environ, **self.environment}
+        try:
+            done = subprocess.run(
+                command, env=env, capture_output=True, text=True, timeout=_ASK_S
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise UsageError(f"{command[0]} does not run: {error}") from error
+        found = done.stdout.strip()
+        if done.returncode or not found:
+            told = (done.stderr.strip().splitlines() or ["no word"])[-1]
+            problem = f"{self} has no refimpl: {told}"
+            raise UsageError(problem, "install it there, or name a checkout")
+        wanted = Path(self.sources or found)
+        if not Path(found).is_relative_to(wanted) or (
+            not self.ours and Path(found) == _OURS
+        ):
+            problem = f"{self} would run {found}, which is another build"
+            raise UsageError(problem, "Python 3.11 or newer keeps builds apart")
+        return found
+
     def __str__(self) -> str:
         parts = [self.sources or self.python or "here"]
         return " ".join([*parts, *map(str, self.failpoints)])
@@ -152,6 +198,8 @@ class BuildTarget(LocalTarget):
     ) -> None:
         super().__init__(run_dir=run_dir, ledger=ledger, block=block)
         self._build = build
+        if not build.ours:
+            build.origin()
 
     def python(self, role: str) -> str:
         return self._build.python or sys.executable
@@ -163,7 +211,7 @@ class BuildTarget(LocalTarget):
         merged = dict(env or {})
         if not self._build.ours:
             # An installed build brings its sources itself: ours must not shadow them.
-            merged["PYTHONPATH"] = self._build.sources
+            merged |= self._build.environment
         own = [f"{f.name}={f.spec}" for f in self._build.failpoints if f.on(role)]
         if own:
             merged[_FAILPOINTS] = ";".join(

@@ -96,7 +96,7 @@ class ClusterArm:
         """A new cluster, and a client of the harness beside it."""
         self._cluster = self._clusters.get(self.spec)
         self._probe = self._cluster.kv()
-        self._count(HANGS, 0)
+        self.add({HANGS: 0, RESIDUAL: 0})
 
     def close(self) -> None:
         self._cluster, self._probe = None, None

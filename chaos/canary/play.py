@@ -2,8 +2,8 @@
 
 One schedule and one trace from one seed, so that a request in the middle of an outage
 has its twin in the other arm. Its columns have names of their own (`fault_ttft_s`,
-`fault_waited`): what holds while things are broken is judged beside what holds on a
-good day, and neither hides in the other.
+`fault_waited`), filled while something is broken: what holds then is judged beside what
+holds on a good day, and neither hides in the other.
 """
 
 from __future__ import annotations
@@ -168,13 +168,26 @@ class Player:
         """Rows of what was sent; a play that did not begin has none."""
         if played.run is None:
             return
+        begin_s, end_s = window_of(played.schedule)
         for sample in played.run.samples:
             numbered = numbers[sample.request.request_id]
             at_s = origin_s + numbered.request.at_s
             arm.judge_bytes(_renamed(sample, numbered))
+            inside = begin_s <= numbered.request.at_s < end_s
             promise_s = arm.cluster.limits.deadline_s(numbered.request.input_length)
             row = fault_row(numbered, sample, promise_s, turn=turn, at_s=at_s)
-            recorder.row(row)
+            late = numbered.request.at_s >= (begin_s + end_s) / 2
+            recorder.row(_only(row, inside=inside, late=late))
+
+
+def window_of(schedule: Schedule) -> tuple[float, float]:
+    """From the first fault of a schedule to the end of its last, as planned.
+
+    What was planned is the same in both arms, so the same requests count in both.
+    """
+    begins = [fault.at_s for fault in schedule.faults]
+    ends = [max(fault.end_s, fault.at_s) for fault in schedule.faults]
+    return min(begins), max(ends)
 
 
 def fault_row(
@@ -182,7 +195,8 @@ def fault_row(
 ) -> Row:
     """A row whose times are those of a bad day: columns of their own.
 
-    `fault_waited` is the part of its deadline that a request waited for the cache.
+    `fault_waited` is the part of its deadline that a request waited for the cache. It
+    is kept from the middle of the window on: by then a sound build has learned.
     """
     row = row_of(numbered, sample, turn=turn, at_s=at_s)
     wait_s = row.cache_wait_s
@@ -231,6 +245,15 @@ def refuse_unproved(piece: Piece, label: str, played: Played) -> None:
     if reasons:
         message = f"{piece.name} was not played on the {label}: {reasons[0]}"
         raise HarnessError(message)
+
+
+def _only(row: Row, *, inside: bool, late: bool) -> Row:
+    """The columns of a bad day that a request has by when it was to be sent."""
+    if not inside:
+        return replace(row, metrics={})
+    if late:
+        return row
+    return replace(row, metrics={**row.metrics, "fault_waited": None})
 
 
 def _renamed(sample: Sample, numbered: Numbered) -> Sample:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 MAX_LAG = 0.2
 """p99 lag of the load over the median TTFT: both arms are served on this machine."""
+_LEAST = 20
+"""Requests under a fault: a play of seconds has no more."""
 _ALWAYS = (WRONG_BYTES, HANGS, RESIDUAL, BROKEN_LAWS, OPEN_BREAKERS)
 _PLAYED = (UNSTEADY, ABORTED, BROKEN_ORACLES)
 _DRILLED = (STALE_ENDS, LATE_READS, LATE_PAGES)
@@ -78,13 +80,20 @@ def _good_day(*, own: bool) -> list[RelativeRule]:
 def _bad_day() -> list[RelativeRule]:
     """What requests waited while something was broken.
 
-    A few requests wait for their whole deadline in any build; how many is counted. With
-    this resolution and factor a wait counts from two fifths of its deadline on.
+    A few wait for their whole deadline in any build; who still does when the fault has
+    lasted for half its time is counted. With this resolution and factor a wait counts
+    from two fifths of its deadline on.
     """
     waits = {"statistic": "exceedance", "quantile": 0.5, "factor": 2.0}
     return [
-        _rule("fault_ttft_s", statistic="mean", max_ratio=1.25),
-        _rule("fault_waited", **waits, resolution=0.2, max_delta=0.12),
+        _rule("fault_ttft_s", statistic="mean", max_ratio=1.3, min_samples=_LEAST),
+        _rule(
+            "fault_waited",
+            **waits,
+            resolution=0.2,
+            max_delta=0.25,
+            min_samples=_LEAST,
+        ),
     ]
 
 

@@ -4,7 +4,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from chaos.canary.play import counts_of, fault_row, prepare, refuse_unproved
+from chaos.canary.play import (
+    _only,
+    counts_of,
+    fault_row,
+    prepare,
+    refuse_unproved,
+    window_of,
+)
 from chaos.canary.schedule import Numbered
 from chaos.errors import HarnessError, NotHere, UsageError
 from chaos.judge.verdict import Judgement, Verdict
@@ -143,3 +150,28 @@ def test_a_play_without_its_faults_compares_nothing(path, fields):
     with pytest.raises(HarnessError, match="was not played on the canary"):
         refuse_unproved(piece, "canary", played(**fields))
     refuse_unproved(piece, "canary", played())
+
+
+def test_the_window_of_a_fault_is_the_planned_one_in_both_arms(path):
+    (piece,) = prepare([path()], cluster(), seed=1, first=0)
+
+    assert window_of(piece.schedule) == (5.0, 10.0)
+    assert window_of(piece.schedule.scaled(0.1)) == (0.5, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("inside", "late", "kept"),
+    [
+        (False, False, set()),
+        (True, False, {"fault_ttft_s", "fault_wait_s"}),
+        (True, True, {"fault_ttft_s", "fault_wait_s", "fault_waited"}),
+    ],
+)
+def test_waits_count_when_a_build_had_time_to_learn(fabricate, inside, late, kept):
+    sample = fabricate.sample(ttft_s=0.4, cache_wait_s=0.3)
+    numbered = Numbered(number=5, request=sample.request)
+    row = fault_row(numbered, sample, 0.6, turn=1, at_s=2.0)
+
+    metrics = _only(row, inside=inside, late=late).metrics
+
+    assert {name for name, value in metrics.items() if value is not None} == kept
