@@ -20,7 +20,7 @@ LARGEST = 1e12
 
 
 def ranked(samples: Samples, metric: str) -> NDArray[np.float64]:
-    """All rows; NaN is missing, but a failed request without its latency is infinite."""
+    """All rows; NaN is missing, a failed request without its latency is infinite."""
     values = samples.metric(metric)
     if metric not in OF_THE_REQUEST:
         return values
