@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -43,7 +44,8 @@ class FakeBench:
         ending = self.endings.pop(0)
         if isinstance(ending, BaseException):
             raise ending
-        return Result(document=document(name, ending), played=None, path="results/x")
+        judged = document(name, ending)
+        return Result(document=judged, played=None, path=Path("results/x"))
 
     def close(self) -> None:
         self.closed += 1
