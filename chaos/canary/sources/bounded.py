@@ -1,7 +1,7 @@
 """One verdict out of two: of a measurement that is only known between two edges.
 
-What passes with every unknown against the canary passes. What fails with every unknown
-for it fails. Between them the measurement is too coarse, and that is the verdict.
+What passes with every unknown against the canary, and with every unknown for it, is a
+PASS. What fails in both is a FAIL. Else the measurement is too coarse to tell.
 """
 
 from __future__ import annotations
@@ -30,7 +30,11 @@ def between(harsh: GateResult, mild: GateResult) -> GateResult:
     others = {judgement.name: judgement for judgement in mild.judgements}
     judged = tuple(_between(one, others) for one in harsh.judgements)
     known = {one.name for one in judged}
-    judged += tuple(one for one in mild.judgements if one.name not in known)
+    judged += tuple(
+        replace(one, verdict=Verdict.INCONCLUSIVE)
+        for one in mild.judgements
+        if one.name not in known
+    )
     return replace(harsh, judgements=judged, verdict=worst(judged))
 
 
@@ -38,13 +42,10 @@ def _between(
     harsh: GateJudgement, others: Mapping[str, GateJudgement]
 ) -> GateJudgement:
     mild = others.get(harsh.name)
-    if mild is None or harsh.verdict is Verdict.PASS:
-        return harsh
-    if mild.verdict is Verdict.FAIL:
-        return mild
-    if harsh.verdict is mild.verdict:  # both could not tell, whatever the edge
-        return harsh
-
+    if mild is None:
+        return replace(harsh, verdict=Verdict.INCONCLUSIVE)
+    if harsh.verdict is mild.verdict:
+        return mild if mild.verdict is Verdict.FAIL else harsh
     return replace(
         harsh,
         verdict=Verdict.INCONCLUSIVE,

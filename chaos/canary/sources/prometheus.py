@@ -99,6 +99,11 @@ class _Arm:
                 found, name=name, host=wanted.host, flaws=self.flaws
             )
             self._check(self.metrics[metric], name)
+        if not any(
+            each.totals.any() for each in self.metrics[next(iter(self.metrics))]
+        ):
+            self.flaws.add("empty", f"no request in this time matches {inside}")
+        self._check_up(server)
         if wanted.failed is None:
             self.flaws.add("failed", "no series counts failed requests; say `failed`")
         else:
@@ -121,8 +126,6 @@ class _Arm:
         if len(rows) > MAX_ROWS:
             told = f"{self.inside}: {len(rows)} requests in this time are too many"
             raise UsageError(told, f"take a shorter one, {MAX_ROWS} requests at most")
-        if not len(rows):
-            self.flaws.add("empty", f"no request in this time matches {self.inside}")
         return Columns(
             arm=self.arm,
             counters=self.counted,
@@ -152,7 +155,25 @@ class _Arm:
         found = self._series(server, name)
         grown = counters(found, name=name, host=self.queries.host, flaws=self.flaws)
         self._check(grown, name)
+        silent = sorted(self._hosts() - {each.host for each in grown})
+        if grown and silent:
+            told = f"{name} is not counted by {', '.join(silent[:3])}"
+            self.flaws.add(f"hosts {name}", told)
+            return []
         return grown
+
+    def _hosts(self) -> set[str]:
+        """The hosts that served requests."""
+        first = next(iter(self.metrics))
+        return {each.host for each in self.metrics[first]}
+
+    def _check_up(self, server: PrometheusServer) -> None:
+        """A target that could not be scraped counted nothing, and may be broken."""
+        for each in server.samples("up", self.inside, self.start, self.end):
+            if (each.values == 0).any():
+                who = each.labels.get(self.queries.host, str(dict(each.labels)))
+                down = int((each.values == 0).sum())
+                self.flaws.add("up", f"{who} did not answer {down} scrapes")
 
     def _check(self, grown: Sequence[Growth], name: str) -> None:
         check_window(grown, name=name, start=self.start, end=self.end, flaws=self.flaws)

@@ -31,7 +31,9 @@ def result(verdict, **fields):
         (FAIL, OPEN, OPEN),
         (OPEN, PASS, OPEN),
         (OPEN, OPEN, OPEN),
-        (OPEN, FAIL, FAIL),
+        (OPEN, FAIL, OPEN),
+        (PASS, FAIL, OPEN),
+        (PASS, OPEN, OPEN),
     ],
 )
 def test_only_what_both_edges_allow_is_a_verdict(harsh, mild, expected) -> None:
@@ -47,3 +49,10 @@ def test_a_coarse_histogram_is_named_with_both_bounds() -> None:
 
     assert (judged.low, judged.high) == (0.4, 2.5)
     assert "buckets of this histogram are too wide" in judged.reason
+
+
+def test_a_rule_that_only_one_edge_judged_is_open() -> None:
+    one, none = result(PASS), GateResult(verdict=PASS, judgements=())
+
+    assert between(one, none).verdict is OPEN
+    assert between(none, one).verdict is OPEN

@@ -131,6 +131,9 @@ def exporters():
         "dead": Exporter(seed=7),
         "restarted": Exporter(seed=8),
         "uncounted": Exporter(seed=9, failing=False),
+        "partial": Exporter(seed=10),
+        "partial#2": Exporter(seed=11, failing=False),
+        "crashing": Exporter(seed=12),
     }
     yield made
     for exporter in made.values():
@@ -142,9 +145,11 @@ def prometheus(exporters, tmp_path_factory):
     """(address, begin, end) of a server that has seen `LOAD_S` seconds of load."""
     folder = tmp_path_factory.mktemp("prometheus")
     targets = [
-        {"targets": [each.address], "labels": {"track": name}}
+        {"targets": [each.address], "labels": {"track": name.partition("#")[0]}}
         for name, each in exporters.items()
     ]
+    nobody = {"targets": ["127.0.0.1:1"], "labels": {"track": "crashing"}}
+    targets.append(nobody)
     config = {
         "global": {"scrape_interval": "500ms", "scrape_timeout": "500ms"},
         "scrape_configs": [{"job_name": "engines", "static_configs": targets}],
@@ -283,6 +288,8 @@ def test_buckets_that_are_too_wide_decide_nothing(prometheus, judge) -> None:
         ("dead", "s early"),
         ("restarted", "began again at 0"),
         ("uncounted", "no series failed_total matches"),
+        ("partial", "failed_total is not counted by 127.0.0.1"),
+        ("crashing", "127.0.0.1:1 did not answer"),
         ("nobody", "no series ttft_seconds_bucket matches"),
     ],
 )
