@@ -42,8 +42,8 @@ class Writing:
     def put_parts(
         self, key: str, *args: Any, config: ReplicateConfig | None = None
     ) -> int:
-        """Writes one object out of parts."""
-        return self._copied([key], [tuple(map(flat, args))], config, upsert=False)
+        """Writes one object out of parts. No bytes: 0, and nothing is."""
+        return self._of_parts(key, args, config, upsert=False)
 
     def put_batch(
         self,
@@ -64,8 +64,8 @@ class Writing:
     def upsert_parts(
         self, key: str, *args: Any, config: ReplicateConfig | None = None
     ) -> int:
-        """Writes one object out of parts, or replaces it."""
-        return self._copied([key], [tuple(map(flat, args))], config, upsert=True)
+        """Writes one object out of parts, or replaces it. No bytes: 0, untouched."""
+        return self._of_parts(key, args, config, upsert=True)
 
     def upsert_batch(
         self,
@@ -148,7 +148,7 @@ class Writing:
             return [_BAD] * len(keys)
         rows = zip(all_buffer_ptrs, all_sizes, strict=True)
         wanted = [self._parts_of(ptrs, sizes) for ptrs, sizes in rows]
-        return self._write(keys, wanted, config, upsert=False)
+        return self._write(keys, wanted, config, upsert=False, same_node=True)
 
     # Sessions.
 
@@ -217,6 +217,19 @@ class Writing:
             codes = self._write(keys, wanted, config, upsert=upsert)
         return next((code for code in codes if code != Code.OK), 0)
 
+    def _of_parts(
+        self,
+        key: str,
+        values: Sequence[Any],
+        config: ReplicateConfig | None,
+        *,
+        upsert: bool,
+    ) -> int:
+        parts = tuple(map(flat, values))
+        if self._now is not None and not any(map(len, parts)):
+            return 0
+        return self._copied([key], [parts], config, upsert=upsert)
+
     def _from_memory(
         self,
         keys: Sequence[str],
@@ -248,11 +261,17 @@ class Writing:
         config: ReplicateConfig | None,
         *,
         upsert: bool,
+        same_node: bool = False,
     ) -> list[int]:
-        """Writes objects; INVALID_PARAMS for those without a name or without bytes."""
+        """Writes objects; INVALID_PARAMS for those without a name or without bytes.
+
+        `prefer_alloc_in_same_node` is refused unless `same_node`, as upstream does; an
+        object is in one segment here anyway.
+        """
         now, chosen = self._now, config or ReplicateConfig()
         codes = [_BAD] * len(keys)
-        if now is None or _refused(chosen, len(keys)):
+        elsewhere = chosen.prefer_alloc_in_same_node and not same_node
+        if now is None or elsewhere or _refused(chosen, len(keys)):
             return codes
         good = [
             row for row, key in enumerate(keys) if key and any(map(len, wanted[row]))

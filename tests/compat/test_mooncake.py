@@ -90,6 +90,9 @@ def test_parts_make_one_object(pool, store):
 
     assert store.put_parts(key, b"one", b"", memoryview(b"two")) == 0
     assert store.get(key) == b"onetwo"
+    assert store.put_parts(pool.key()) == 0
+    assert store.upsert_parts(key, b"") == 0
+    assert store.get(key) == b"onetwo"
 
 
 def test_batches_answer_in_order(pool, store):
@@ -258,7 +261,10 @@ def test_one_object_over_several_buffers(pool, store, region):
     memory.fill(ord("_"))
     got = store.batch_get_into_multi_buffers(keys, [ptrs[:2], ptrs[:1]], [[4, 3], [1]])
 
+    near = config(prefer_alloc_in_same_node=True)
+
     assert put == [0, 0]
+    assert store.batch_put_from_multi_buffers(keys[:1], [ptrs], [[2] * 3], near) == [0]
     assert store.get_batch(keys) == [b"abcdef", b"ab"]
     assert got == [6, BAD]
     assert memory.read(8) == b"abcdef__"
@@ -489,6 +495,7 @@ def test_an_unknown_preferred_segment_is_no_reason_to_fail(pool, store):
         {"replica_num": 0},
         {"nof_replica_num": 1},
         {"group_ids": ["a", "b"]},
+        {"prefer_alloc_in_same_node": True},
     ],
 )
 def test_wishes_that_contradict_are_refused(pool, store, fields):
