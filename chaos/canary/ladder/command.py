@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import json
+import shutil
 import sys
 import time
 from contextlib import contextmanager
@@ -222,7 +223,21 @@ def _dry_run(
         return
     for line in plan_lines(ladder, state):
         _line(line)
+    missing = _not_here(ladder)
+    if missing:
+        _line(f"not found on the PATH here: {', '.join(missing)}")
     _line(f"next: {_next(step.do, step.stage)}; dry run, nothing was done")
+
+
+def _not_here(ladder: Ladder) -> list[str]:
+    """Programs of the ladder that this machine would not find."""
+    named = dict.fromkeys(
+        command[0]
+        for stage in ladder.stages
+        for command in (stage.apply, stage.gate, stage.undo)
+        if command
+    )
+    return [name for name in named if shutil.which(name) is None]
 
 
 def _next(do: Do, stage: str) -> str:

@@ -235,8 +235,16 @@ def test_a_dry_run_prints_every_command_and_does_nothing(ladder) -> None:
         assert word in ladder.out
     assert ladder.happened == []
     assert not ladder.folder.exists()
+    assert "not found" not in ladder.out
     assert ladder("run", "--dry-run", "--json") == 0
     assert json.loads(ladder.out)["next"] == "apply one"
+
+
+def test_a_dry_run_names_programs_that_are_not_here(ladder) -> None:
+    ladder.write(stage("one") | {"gate": ["no-such-gate", "5"]})
+
+    assert ladder("run", "--dry-run") == 0
+    assert "not found on the PATH here: no-such-gate" in ladder.out
 
 
 def test_a_ladder_that_was_changed_meanwhile_is_not_run(ladder) -> None:
