@@ -48,7 +48,7 @@ _UNDER_WAY: Final = (Phase.APPLYING, Phase.GATING)
 class Do(Enum):
     """What comes next."""
 
-    APPLY = "apply"
+    APPLY = "begin"
     GATE = "gate"
     APPROVE = "approve"
     UNDO = "undo"

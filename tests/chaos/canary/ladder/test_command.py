@@ -237,7 +237,7 @@ def test_a_dry_run_prints_every_command_and_does_nothing(ladder) -> None:
     assert not ladder.folder.exists()
     assert "not found" not in ladder.out
     assert ladder("run", "--dry-run", "--json") == 0
-    assert json.loads(ladder.out)["next"] == "apply one"
+    assert json.loads(ladder.out)["next"] == "begin one"
 
 
 def test_a_dry_run_names_programs_that_are_not_here(ladder) -> None:
