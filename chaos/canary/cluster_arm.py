@@ -134,7 +134,17 @@ class ClusterArm:
     def row(self, numbered: Numbered, sample: Sample, *, turn: int, at_s: float) -> Row:
         """A row, and the invariants of one request: its bytes, and that it ended."""
         self.judge_bytes(sample)
-        return row_of(numbered, sample, turn=turn, at_s=at_s)
+        host = self.host_of(sample.engine)
+        return row_of(numbered, sample, host=host, turn=turn, at_s=at_s)
+
+    def host_of(self, engine: str) -> str:
+        """What rows are clustered by: the engine, or its machine where it has one.
+
+        Two groups of machines are told apart by this: a slow machine may look like a
+        slow build there, and the gate allows for it.
+        """
+        hosts = self.cluster.hosts
+        return engine if hosts is None else hosts.of(engine).name
 
     def judge_bytes(self, sample: Sample) -> None:
         """Counts wrong outputs and hangs; a request without output has no bytes."""
@@ -220,7 +230,9 @@ class ClusterArm:
             self._counts[name] += number
 
 
-def row_of(numbered: Numbered, sample: Sample, *, turn: int, at_s: float) -> Row:
+def row_of(
+    numbered: Numbered, sample: Sample, *, host: str, turn: int, at_s: float
+) -> Row:
     """The row of a request that an engine served, or failed to serve."""
     answer = sample.answer
     ok = answer is not None and answer.ok
@@ -228,7 +240,7 @@ def row_of(numbered: Numbered, sample: Sample, *, turn: int, at_s: float) -> Row
     return Row(
         request=numbered.number,
         session=sample.request.session,
-        host=sample.engine,
+        host=host,
         klass=length_class(sample.request.input_length),
         arm_turn=turn,
         start_s=at_s,

@@ -46,8 +46,9 @@ if TYPE_CHECKING:
     from chaos.canary.sides import Side
     from chaos.systems.base import Request
 
-_FIRST_BLOCK_ID = 1 << 20
-"""Blocks of the trace are apart from those of scenarios, which begin at 0."""
+_BLOCK_BITS = 20
+"""Block ids of one seed; those of scenarios begin at 0. Another seed is another text,
+so that no server knows it from an earlier run."""
 _DEADLINE_OF_URLS_S = 120.0
 _DEADLINE_S = 30.0
 
@@ -120,6 +121,10 @@ def check(asked: Asked) -> None:
     if asked.plays and not all(side.ours for side in asked.sides):
         problem = "chaos is played on arms that we start, and an endpoint is none"
         raise UsageError(problem, "leave --scenario and --drills out")
+    shared = set(asked.sides[0].urls) & set(asked.sides[1].urls)
+    if shared:
+        problem = f"{min(shared)} is in both arms"
+        raise UsageError(problem, "they would fill each other's cache; name two")
     if asked.requests < asked.per_block:
         problem = f"--requests {asked.requests} is less than one block"
         raise UsageError(problem, f"ask for {2 * asked.per_block} at least")
@@ -254,7 +259,7 @@ def trace_of(asked: Asked) -> list[Request]:
         system_prompts=2,
         turn_median=600.0,
         max_input_tokens=4_096,
-        first_block_id=_FIRST_BLOCK_ID,
+        first_block_id=(asked.shape.seed + 1) << _BLOCK_BITS,
         request_prefix="c",
     )
     return generate(settings, random.Random(f"{asked.shape.seed}:canary:trace"))

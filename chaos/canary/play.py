@@ -175,7 +175,14 @@ class Player:
             arm.judge_bytes(_renamed(sample, numbered))
             inside = begin_s <= numbered.request.at_s < end_s
             promise_s = arm.cluster.limits.deadline_s(numbered.request.input_length)
-            row = fault_row(numbered, sample, promise_s, turn=turn, at_s=at_s)
+            row = row_of(
+                numbered,
+                sample,
+                host=arm.host_of(sample.engine),
+                turn=turn,
+                at_s=at_s,
+            )
+            row = fault_row(row, promise_s)
             late = numbered.request.at_s >= (begin_s + end_s) / 2
             recorder.row(_only(row, inside=inside, late=late))
 
@@ -190,15 +197,12 @@ def window_of(schedule: Schedule) -> tuple[float, float]:
     return min(begins), max(ends)
 
 
-def fault_row(
-    numbered: Numbered, sample: Sample, promise_s: float, *, turn: int, at_s: float
-) -> Row:
+def fault_row(row: Row, promise_s: float) -> Row:
     """A row whose times are those of a bad day: columns of their own.
 
     `fault_waited` is the part of its deadline that a request waited for the cache. It
     is kept from the middle of the window on: by then a sound build has learned.
     """
-    row = row_of(numbered, sample, turn=turn, at_s=at_s)
     wait_s = row.cache_wait_s
     return replace(
         row,

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -40,6 +41,7 @@ class FakeCluster:
     breakers: list = field(default_factory=lambda: ["closed"])
     laws: list = field(default_factory=list)
     dead: bool = False
+    hosts: object = None
     calls: dict = field(
         default_factory=lambda: {
             "batch_exist_key": {"requests": 5},
@@ -171,9 +173,11 @@ def test_a_breaker_that_closes_in_its_time_is_no_open_breaker(arm, cluster):
 def test_a_row_tells_what_the_engine_said():
     seen = sample(l1_tokens=64, l3_tokens=512, stores=("a", "b"), cache_wait_s=0.03)
 
-    row = row_of(Numbered(number=7, request=seen.request), seen, turn=3, at_s=1.5)
+    row = row_of(
+        Numbered(number=7, request=seen.request), seen, host="m", turn=3, at_s=1.5
+    )
 
-    assert (row.request, row.arm_turn, row.start_s, row.host) == (7, 3, 1.5, "engine-1")
+    assert (row.request, row.arm_turn, row.start_s, row.host) == (7, 3, 1.5, "m")
     assert (row.klass, row.prompt_tokens, row.hit_tokens) == ("1k", 1024, 576)
     assert row.ttft_s == pytest.approx(0.101)
     assert row.e2e_s == pytest.approx(0.2)
@@ -181,10 +185,18 @@ def test_a_row_tells_what_the_engine_said():
     assert row.metrics["stores"] == 2.0
 
 
+def test_rows_are_clustered_by_engine_or_by_machine(arm, cluster):
+    assert arm.host_of("engine-1") == "engine-1"
+    cluster.hosts = SimpleNamespace(of=lambda role: SimpleNamespace(name=f"on-{role}"))
+    assert arm.host_of("engine-1") == "on-engine-1"
+
+
 def test_a_failed_row_has_a_cause_and_no_reuse():
     seen = sample(ok=False, error="UNAVAILABLE: gone", stores=("a",))
 
-    row = row_of(Numbered(number=0, request=seen.request), seen, turn=0, at_s=0.0)
+    row = row_of(
+        Numbered(number=0, request=seen.request), seen, host="m", turn=0, at_s=0.0
+    )
 
     assert (row.ok, row.cause, row.hit_tokens) == (False, "UNAVAILABLE", 0)
     assert row.metrics["stores"] is None

@@ -138,6 +138,19 @@ def test_a_trace_that_is_not_there_is_a_usage_error(tmp_path):
         trace_of(asked_of(tmp_path, trace=tmp_path / "nothing"))
 
 
+def test_another_seed_is_another_text_for_every_server(tmp_path):
+    one = trace_of(asked_of(tmp_path))
+    other = trace_of(Asked(**{**vars_of(asked_of(tmp_path)), "shape": Shape(seed=4)}))
+
+    ids = [{block for r in trace for block in r.hash_ids} for trace in (one, other)]
+    assert not ids[0] & ids[1]
+
+
+def test_arms_do_not_share_a_server(tmp_path):
+    with pytest.raises(UsageError, match="is in both arms"):
+        check(asked_of(tmp_path, "http://a:1,http://b:1", "http://b:1,http://c:1"))
+
+
 def test_fewer_requests_than_a_block_are_refused(tmp_path):
     with pytest.raises(UsageError, match="less than one block"):
         check(asked_of(tmp_path, requests=10))

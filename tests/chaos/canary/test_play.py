@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from chaos.canary.cluster_arm import row_of
 from chaos.canary.play import (
     _only,
     counts_of,
@@ -44,6 +45,11 @@ def cluster(**fields):
         spec=ClusterSpec(**{"stores": 4, "engines": 2, **fields}),
         host_of=lambda role: role,
     )
+
+
+def row_in(sample):
+    numbered = Numbered(number=5, request=sample.request)
+    return row_of(numbered, sample, host="engine-0", turn=1, at_s=2.0)
 
 
 def judged(verdict, kind="counter"):
@@ -91,9 +97,7 @@ def test_a_scenario_that_needs_more_than_the_arms_have_is_refused(path):
 def test_a_bad_day_has_columns_of_its_own(fabricate):
     sample = fabricate.sample(ttft_s=0.4, cache_wait_s=0.3)
 
-    row = fault_row(
-        Numbered(number=5, request=sample.request), sample, 0.6, turn=1, at_s=2.0
-    )
+    row = fault_row(row_in(sample), 0.6)
 
     assert row.ttft_s is None
     assert row.cache_wait_s is None
@@ -169,8 +173,7 @@ def test_the_window_of_a_fault_is_the_planned_one_in_both_arms(path):
 )
 def test_waits_count_when_a_build_had_time_to_learn(fabricate, inside, late, kept):
     sample = fabricate.sample(ttft_s=0.4, cache_wait_s=0.3)
-    numbered = Numbered(number=5, request=sample.request)
-    row = fault_row(numbered, sample, 0.6, turn=1, at_s=2.0)
+    row = fault_row(row_in(sample), 0.6)
 
     metrics = _only(row, inside=inside, late=late).metrics
 

@@ -49,7 +49,8 @@ class FakeArm:
         pass
 
     def row(self, numbered, sample, *, turn, at_s):
-        return row_of(numbered, sample, turn=turn, at_s=at_s)
+        host = sample.engine
+        return row_of(numbered, sample, host=host, turn=turn, at_s=at_s)
 
     def calls(self):
         return self.counted
