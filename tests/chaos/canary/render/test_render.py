@@ -194,7 +194,7 @@ def test_an_open_rule_is_skipped_in_junit_only_when_it_does_not_block() -> None:
 # -- the step summary --------------------------------------------------------------
 
 
-@pytest.mark.parametrize("count", [0, 1, 50, 20_000])
+@pytest.mark.parametrize("count", [0, 1, 50, 6_000])
 def test_the_summary_fits_however_many_rules_there_are(count) -> None:
     rules = [
         rule(f"rule {n} é", Verdict.INCONCLUSIVE, reason="why " * 40)
@@ -205,7 +205,7 @@ def test_the_summary_fits_however_many_rules_there_are(count) -> None:
     assert len(told.encode()) <= BUDGET_BYTES < 1 << 20
     assert told.startswith("## canary: ⚠️ INCONCLUSIVE")
     assert told.rstrip().endswith("Again: `canary judge`")
-    assert ("left out" in told) is (count == 20_000)
+    assert ("left out" in told) is (count == 6_000)
 
 
 def test_what_is_cut_from_the_summary_is_counted() -> None:
