@@ -440,3 +440,37 @@ def test_a_second_signal_stops_the_way_back_and_the_state_says_so(
 def wait_for_child(ladder):
     assert wait_until(lambda: bool(ladder.state.child), timeout_s=20)
     return ladder.state.child[0]
+
+
+# -- with the gate of this house ---------------------------------------------------
+
+POLICY = """\
+schema: canary.policy/1
+name: small
+relative: [{metric: ttft_s, quantile: 0.5, max_ratio: 1.3}]
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("made", "code", "last"),
+    [
+        ({}, 0, "gate everywhere"),
+        ({"slow": 1.6}, 1, "rollback canary"),
+        ({"complete": False}, 3, "apply canary"),
+    ],
+)
+def test_a_ladder_goes_where_the_verdict_of_its_gate_says(
+    ladder, measured, monkeypatch, here, made, code, last
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[4]))
+    (here / "policy.yaml").write_text(POLICY)
+    judge = [sys.executable, "-m", "chaos.canary.cli", "judge", "--policy=policy.yaml"]
+    judge += [
+        f"--baseline={measured('baseline', seed=1)}",
+        f"--canary={measured('canary', **{'seed': 2, **made})}",
+    ]
+    ladder.write(stage("canary") | {"gate": judge}, stage("everywhere"))
+
+    assert ladder("run") == code
+    assert ladder.happened[-1] == last
