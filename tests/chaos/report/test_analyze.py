@@ -22,7 +22,7 @@ def write(tmp_path, fabricate, *, broken=False, **answer):
     if broken:
         report.add_judgement("t::loaded", at_most("O7b", "loss", 2, 1, samples=9))
     report.add_judgement("t::bare", LENIENT)
-    report.close()
+    report.close(unreported=set(Verdict))
     return report.path
 
 
@@ -65,7 +65,7 @@ def test_what_is_judged_again_from_its_facts_replaces_what_was_recorded(tmp_path
     report.history.test = "t::facts"
     judged = recorded(report.history, none_of, "O1", "bytes", 0, of=9, what="wrong")
     report.add_judgement("t::facts", replace(judged, verdict=Verdict.FAIL))
-    report.close()
+    report.close(unreported=set(Verdict))
 
     (outcome,) = analyze(report.path).outcomes
 
@@ -75,7 +75,7 @@ def test_what_is_judged_again_from_its_facts_replaces_what_was_recorded(tmp_path
 def test_the_command_of_a_scenario_is_kept(tmp_path):
     report = RunReport.open(tmp_path, "x", 3, cwd=tmp_path, command=("chaos", "run"))
     report.add_judgement("s.yaml", LENIENT)
-    report.close()
+    report.close(unreported=set(Verdict))
 
     (outcome,) = analyze(report.path).outcomes
 

@@ -29,7 +29,7 @@ def run(tmp_path, fabricate):
             report.add_test(nodeid)
             for judgement in judgements:
                 report.add_judgement(nodeid, judgement)
-        report.close()
+        report.close(unreported=set(Verdict))
         return report.path
 
     return write

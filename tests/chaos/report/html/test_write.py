@@ -208,9 +208,28 @@ def test_secrets_are_left_out_of_page_and_plots(runs):
     assert "hunter2hunter2" not in text
 
 
+def test_hostile_names_in_a_drawing_are_text_and_nothing_else(drawn_runs, nasty):
+    report = drawn_runs.open()
+    report.history.test = "t"
+    for words in nasty:
+        report.history.complete(drawn_runs.fabricate.sample("r"), words)
+        row = {"at": 1.0, "from": "closed", "to": "open", "reason": words}
+        report.history.info("breaker", words, transitions=[row])
+    report.add_test("t")
+    report.close()
+
+    text = read(report.path)
+
+    outline = Outline(text)
+    assert (outline.open, outline.wrong) == ([], [])
+    assert not NASTY_TAGS & set(outline.tags)
+    assert "$\\frac{1}{0}$ $unclosed" in text
+    assert len(list((report.path / "plots").iterdir())) == 4
+
+
 @pytest.mark.parametrize("number", range(8))
-def test_hostile_names_are_text_and_nothing_else(drawn_runs, nasty, number):
-    text = read(drawn_runs.hostile(nasty[number]))
+def test_hostile_names_are_text_and_nothing_else(runs, nasty, number):
+    text = read(runs.hostile(nasty[number]))
     outline = Outline(text)
 
     assert (outline.open, outline.wrong) == ([], [])
