@@ -40,6 +40,9 @@ LEAST_PASSED = 0.75
 """Of the A/A runs, on the paired rules: 15 of 20."""
 SLOWER = 3
 """A planted lookup takes that many times as long."""
+PER_BLOCK = 15
+LEAST_BLOCKS = 12
+"""Turns an arm: calls to the master have one sample a turn, and ten are needed."""
 _READ_FAILS, _RPC_FAILS = "return(-800)", "return(-900)"
 
 
@@ -213,6 +216,7 @@ class Soak:
             shape=Shape(seed=seed),
             out=out,
             requests=self.requests,
+            per_block=max(1, min(PER_BLOCK, self.requests // LEAST_BLOCKS)),
             scenarios=scenarios,
             drills=DRILLS in plant.needs,
             command=f"scripts/soak gate --only {plant.name} --seed {seed}",
