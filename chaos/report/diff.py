@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from chaos.judge.verdict import Judgement, Verdict
 from chaos.report.files import read_json
 from chaos.report.run import document_at
-from chaos.report.traces import read_traces
+from chaos.report.traces import SET_UP, read_traces
 
 if TYPE_CHECKING:
     import os
@@ -246,7 +246,7 @@ def _of_judgements(
 def _of_arms(first: Traces, second: Traces) -> Iterator[Change]:
     for test in sorted(set(first.tests) & set(second.tests)):
         old, new = first.tests[test].arms, second.tests[test].arms
-        for name in sorted(set(old) & set(new)):
+        for name in sorted((set(old) & set(new)) - SET_UP):
             for what, before, after, unit in _figures(old[name], new[name]):
                 if _differs(before, after):
                     yield Change(

@@ -153,7 +153,7 @@ def _of_arms(traces: Traces) -> Iterator[Point]:
             yield "failed_requests", labels, float(arm.failed)
             yield "hit_ratio", labels, arm.hit_rate
             for q in QUANTILES:
-                at = {**labels, "quantile": f"{q:g}"}
+                at = {**labels, "q": f"{q:g}"}
                 yield "ttft_modelled_seconds", at, arm.quantile("ttft_s", q)
                 yield "cache_wait_seconds", at, arm.quantile("wait_s", q)
 

@@ -61,7 +61,7 @@ def story_of(
 ) -> Story:
     """The story of a run: of its worst test, or of its success."""
     outcome = _worst(document.outcomes)
-    if outcome is None or (document.verdict is Verdict.PASS):
+    if outcome is None or outcome.verdict is Verdict.PASS:
         return _calm(document, defects)
     lead = lead_of(outcome)
     rows = faults_of(outcome.nodeid, document.faults, traces)
@@ -132,6 +132,11 @@ def _since(sign: Sign | None, acts: Sequence[Row], moments: Moments) -> str:
     return "the whole test: nothing was broken before, no request stands out"
 
 
+def counted(number: int, what: str) -> str:
+    """ "1 test", "3 tests" """
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def claim_of(nodeid: str) -> str:
     """The name of a test as the claim it is."""
     path, _, name = nodeid.rpartition("::")
@@ -157,8 +162,9 @@ def _calm(document: Document, defects: Sequence[str]) -> Story:
         headline = "Nothing was judged: this run says nothing about the system."
     else:
         headline = (
-            f"{judged} judgements of {len(document.outcomes)} tests hold, while"
-            f" {len(acts)} faults came and went."
+            f"What was judged holds: {counted(judged, 'judgement')} in"
+            f" {counted(len(document.outcomes), 'test')}, while"
+            f" {counted(len(acts), 'fault')} came and went."
         )
     kinds = Counter(str(row.get("kind")) for row in acts)
     broken = [f"{count} x {kind}" for kind, count in sorted(kinds.items())]
@@ -173,7 +179,7 @@ def _calm(document: Document, defects: Sequence[str]) -> Story:
         test="",
         broken=(*_planted(defects), *(broken or ("nothing",))),
         expected="every law below holds",
-        happened="they held" if document.verdict is Verdict.PASS else "see above",
+        happened="they hold" if document.verdict is Verdict.PASS else " ".join(ends),
         since="",
         repeat=first if len(document.outcomes) == 1 else "",
     )

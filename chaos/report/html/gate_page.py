@@ -12,13 +12,13 @@ from chaos.report.html.forest import Branch
 from chaos.report.html.page import (
     StoryRow,
     Table,
-    counted,
     plot_view,
     render_page,
     short,
     story_rows,
 )
 from chaos.report.laws import THE_LAW
+from chaos.report.story import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

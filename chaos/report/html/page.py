@@ -14,7 +14,7 @@ from chaos.report.html.palette import stylesheet
 from chaos.report.redaction import clean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     import jinja2
 
@@ -119,9 +119,3 @@ def _style() -> _Drawing:
     assert source is not None
     text, _, _ = source.get_source(_templates(), "style.css")
     return _Drawing(stylesheet() + text)
-
-
-def counted(number: int, what: str, more: Sequence[str] = ()) -> str:
-    """ "1 test", "3 tests" """
-    plural = more[0] if more else f"{what}s"
-    return f"{number} {what if number == 1 else plural}"

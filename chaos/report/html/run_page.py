@@ -19,7 +19,6 @@ from chaos.report.fault_words import (
 from chaos.report.html.page import (
     StoryRow,
     Table,
-    counted,
     plot_view,
     render_page,
     short,
@@ -37,7 +36,7 @@ from chaos.report.html.run_tables import (
 from chaos.report.html.timeline import shades_of
 from chaos.report.laws import GLOSSARY, THE_LAW
 from chaos.report.moments import Moments, lasted
-from chaos.report.story import Story, claim_of
+from chaos.report.story import Story, claim_of, counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

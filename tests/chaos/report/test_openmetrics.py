@@ -94,7 +94,7 @@ def test_faults_and_arms_are_there_and_ttft_is_called_modelled(found):
     assert value(found, "requests", arm="fault") == 2
     assert value(found, "failed_requests", arm="fault") == 1
     assert value(found, "hit_ratio", arm="fault") == 0.5
-    assert value(found, "ttft_modelled_seconds", quantile="0.5") == pytest.approx(0.2)
+    assert value(found, "ttft_modelled_seconds", q="0.5") == pytest.approx(0.2)
     assert not [name for name, _ in found if name == "moonquake_ttft_seconds"]
 
 

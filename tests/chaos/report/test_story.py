@@ -134,7 +134,11 @@ def test_a_passing_run_that_was_stopped_says_so():
     story = tell(outcome(GOOD), residual=("x",))
 
     assert story.verdict is Verdict.FAIL
-    assert "A fault was left behind: x." in story.headline
+    assert story.headline == (
+        "A fault was left behind: x. What was judged holds: 1 judgement in 1 test,"
+        " while 0 faults came and went."
+    )
+    assert story.happened == "A fault was left behind: x."
 
 
 @pytest.mark.parametrize(

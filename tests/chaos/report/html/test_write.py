@@ -131,7 +131,10 @@ def test_an_inconclusive_run_tells_its_reason_before_anything_else(runs):
 def test_a_passing_run_says_so_and_hides_its_tests(runs):
     text = page(runs.passing())
 
-    assert "1 judgements of 1 tests hold, while 1 faults came and went." in text
+    assert (
+        "What was judged holds: 1 judgement in 1 test, while 1 fault came and went."
+        in text
+    )
     assert '<details class="test v-PASS" id="test-0">' in text
 
 
