@@ -167,21 +167,21 @@ def _calm(document: Document, defects: Sequence[str]) -> Story:
             f" {counted(len(acts), 'fault')} came and went."
         )
     kinds = Counter(str(row.get("kind")) for row in acts)
-    broken = [f"{count} x {kind}" for kind, count in sorted(kinds.items())]
+    broken = ", ".join(f"{count} x {kind}" for kind, count in sorted(kinds.items()))
     ends = [
         *(f"A fault was left behind: {one}." for one in document.residual),
         *([f"The run was stopped early: {document.aborted}."] * bool(document.aborted)),
     ]
-    first = document.outcomes[0].reproduce if document.outcomes else ""
+    single = document.outcomes[0] if len(document.outcomes) == 1 else None
     return Story(
         verdict=document.verdict,
         headline=" ".join([*ends, headline]),
-        test="",
-        broken=(*_planted(defects), *(broken or ("nothing",))),
+        test=single.nodeid if single is not None else "",
+        broken=(broken or "nothing", *_planted(defects)),
         expected="every law below holds",
         happened="they hold" if document.verdict is Verdict.PASS else " ".join(ends),
         since="",
-        repeat=first if len(document.outcomes) == 1 else "",
+        repeat=single.reproduce if single is not None else "",
     )
 
 
