@@ -191,9 +191,18 @@ class _Drawing:
         yield from self._broken("pause", self._role(also_others=True))
 
     def _partition(self) -> Iterator[Step]:
+        """A store is cut off, wholly or on one plane; somebody wants what it has."""
         plane = self._dice.choice(("", "", "data", "heartbeat"))
-        more = {"plane": plane} if plane else {}
-        yield from self._broken("partition", self._store(), more)
+        if plane != "data":
+            more = {"plane": plane} if plane else {}
+            yield from self._broken("partition", self._store(), more)
+            return
+        key, who = self._key(), self._client()
+        yield self._put((key,), by=who)
+        first, *rest = self._broken("partition", f"holder {key}", {"plane": plane})
+        yield first
+        yield self._get((key,), by=who)
+        yield from rest
 
     def _broken(
         self, fault: str, target: str, parameters: Mapping[str, Any] | None = None

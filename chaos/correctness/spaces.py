@@ -40,6 +40,7 @@ _REFIMPL: Final = Space(
     lease_s=4.0,
     discard_s=6.0,
     slow_kb_per_s=10,
+    timeout_s=10.0,
     fill_count=1000,
     shape=_REFIMPL_SHAPE,
 )
@@ -61,9 +62,10 @@ _MOONCAKE: Final = Space(
 _TUNED: Final = {"profile": "tuned"}
 
 
-def _mooncake(own: Mapping[str, Any], **more: Any) -> Space:
+def _mooncake(own: Mapping[str, Any], *, client_ttl: int = 3, **more: Any) -> Space:
     """Mooncake with these settings of its own, tuned for short waits."""
-    overrides = {"mooncake": {**_TUNED, **own}, "master": {"default_kv_lease_ttl": 500}}
+    master = {"default_kv_lease_ttl": 500, "client_ttl": client_ttl}
+    overrides = {"mooncake": {**_TUNED, **own}, "master": master}
     shape = {**_MOONCAKE.shape, "overrides": overrides}
     return dataclasses.replace(_MOONCAKE, shape=shape, **more)
 
@@ -86,6 +88,7 @@ MODES: Final[Mapping[str, tuple[Mode, ...]]] = {
             laws="",
             space=_mooncake(
                 {"metadata": "http", "aslr": False},
+                client_ttl=10,
                 phrases={"restart": 4, "kill": 2, "pause": 1},
                 master_share=0.0,
             ),

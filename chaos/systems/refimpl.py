@@ -75,6 +75,8 @@ if TYPE_CHECKING:
     from chaos.systems.seen import Seen
     from chaos.targets.base import Target
 
+    Table = NDArray[np.uint8]
+
 T = TypeVar("T")
 
 _READY_TIMEOUT_S = 20.0
@@ -82,6 +84,7 @@ _MOUNT_TIMEOUT_S = 20.0
 _EMPTY_TIMEOUT_S = 5.0
 _POLL_S = 0.02
 _HELPERS = 8
+_PIECES = 4  # of a value, where ranges of it are read
 _WRITER = 0x6D71  # client id of writes that are announced and ended by hand
 #: What is answered at once: a read of a segment that nobody has, the beat of a client
 #: that nobody knows, and the first words of HTTP/2 with empty settings.
@@ -609,7 +612,7 @@ class RefimplProbe:
 
     def read_paths(self) -> list[str]:
         """See `SeeingProbe`."""
-        return ["plain", "batched"]
+        return ["plain", "batched", "ranges", "session"]
 
     def read_by(
         self,
@@ -620,14 +623,20 @@ class RefimplProbe:
         timeout_s: float = 2.0,
         among: Sequence[str] = (),
     ) -> list[Seen]:
-        """Gets values, each by itself or all at once, and says whose bytes came."""
-        step = max(1, len(names)) if path == "batched" else 1
-        parts = [names[at : at + step] for at in range(0, len(names), step)]
-        return [
-            seen
-            for part in parts
-            for seen in self._look(part, size_bytes, timeout_s, among)
-        ]
+        """Gets values and says whose bytes came.
+
+        Ranges and sessions look up once and read pieces of what was found: all of them
+        in one call, or one piece of every value a call.
+        """
+        get = {"ranges": self._get_ranges, "session": self._get_session}.get(path)
+        step = 1 if path == "plain" else max(1, len(names))
+        found: list[Seen] = []
+        for at in range(0, len(names), step):
+            part = names[at : at + step]
+            out = np.zeros((len(part), size_bytes), np.uint8)
+            codes = (get or self._get)(_keys(part), out, timeout_s)
+            found += _looked(part, codes, out, among)
+        return found
 
     def exists(self, names: Sequence[str], *, timeout_s: float = 2.0) -> list[int]:
         return _codes(self._client().exists(_keys(names), timeout_s=timeout_s))
@@ -673,16 +682,35 @@ class RefimplProbe:
         if channel is not None:
             channel.close()
 
-    def _look(
-        self, names: Sequence[str], size_bytes: int, timeout_s: float, among: Any
-    ) -> Iterator[Seen]:
-        keys, client = _keys(names), self._client()
-        out = np.zeros((len(names), size_bytes), np.uint8)
-        codes = _codes(client.get(keys, _rows(out), timeout_s=timeout_s).codes)
-        values = page_bytes(keys, size_bytes)
-        for name, code, got, own in zip(names, codes, out, values, strict=True):
-            others = [(o, partial(_value, o, size_bytes)) for o in among if o != name]
-            yield look(code, got, own, others)
+    def _get(self, keys: bytes, out: Table, timeout_s: float) -> list[int]:
+        return _codes(self._client().get(keys, _rows(out), timeout_s=timeout_s).codes)
+
+    def _get_ranges(self, keys: bytes, out: Table, timeout_s: float) -> list[int]:
+        return self._get_pieces(keys, out, timeout_s, at_once=True)
+
+    def _get_session(self, keys: bytes, out: Table, timeout_s: float) -> list[int]:
+        return self._get_pieces(keys, out, timeout_s, at_once=False)
+
+    def _get_pieces(
+        self, keys: bytes, out: Table, timeout_s: float, *, at_once: bool
+    ) -> list[int]:
+        """One lookup, then pieces; a value has the worst code of its pieces."""
+        client, step = self._client(), max(1, out.shape[1] // _PIECES)
+        found = client.lookup(keys, timeout_s=timeout_s)
+        if found.code:
+            return [int(found.code)] * len(out)
+        codes = _codes(found.status)
+        cuts = range(0, out.shape[1], step)
+        good = [row for row, code in enumerate(codes) if code == 0]
+        calls = [[(row, at) for row in good] for at in cuts]
+        everything = [piece for call in calls for piece in call]
+        for call in [everything] if at_once else calls:
+            rows, offsets = [row for row, _ in call], [at for _, at in call]
+            views = [out[row, at : at + step].data for row, at in call]
+            got = client.get_ranges(found, rows, offsets, views, timeout_s=timeout_s)
+            for row, code in zip(rows, _codes(got), strict=True):
+                codes[row] = min(codes[row], code)
+        return codes
 
     def _stub(self) -> Any:
         if self._channel is None:
@@ -825,6 +853,16 @@ def _defect(name: str) -> str:
 
 def _ok(segment: pool_pb2.Segment) -> bool:
     return segment.status in ("", "OK")
+
+
+def _looked(
+    names: Sequence[str], codes: Sequence[int], out: Table, among: Sequence[str]
+) -> Iterator[Seen]:
+    """What each row is; values of other names are made only where they are needed."""
+    values = page_bytes(_keys(names), out.shape[1])
+    for name, code, got, own in zip(names, codes, out, values, strict=True):
+        others = [(o, partial(_value, o, len(own))) for o in among if o != name]
+        yield look(code, got, own, others)
 
 
 def _value(name: str, size_bytes: int) -> NDArray[np.uint8]:
