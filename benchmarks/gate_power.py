@@ -151,14 +151,21 @@ def exit_code(targets: list[dict[str, Any]]) -> int:
 
 
 def measured(trials: int, seed: int) -> dict[str, Any]:
-    """The report; the headline design gets all trials, the others half of them."""
+    """The report; harms and the headline design get all trials, the rest half."""
     began = time.perf_counter()
     cells = []
     for design in DESIGNS:
-        times = trials if design is UNPAIRED else max(1, trials // 2)
-        cells += [cell(design, truth, times, seed) for truth in _truths(design)]
+        cells += [
+            cell(design, truth, _times(design, truth, trials), seed)
+            for truth in _truths(design)
+        ]
     early = looks(UNPAIRED, max(1, trials // 4), seed)
     return _report(cells, early, trials, seed, time.perf_counter() - began)
+
+
+def _times(design: Design, truth: Truth, trials: int) -> int:
+    harms = [one for group in HARMS.values() for one in group]
+    return trials if design is UNPAIRED or truth in harms else max(1, trials // 2)
 
 
 def cell(design: Design, truth: Truth, trials: int, seed: int) -> Cell:
