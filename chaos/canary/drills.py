@@ -10,6 +10,7 @@ INCONCLUSIVE, a 0 would be a lie.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from chaos.errors import FaultNotInjected, HarnessError, NotHere
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
 
     Drill = Callable[["DrillSite"], "Drilled"]
 
-STALE_ENDS, LATE_READS, LATE_PAGES = "stale_ends", "late_reads", "late_pages"
+STALE_ENDS, LATE_READS = "stale_ends", "late_reads"
+LATE_REUSE, LATE_PAGES = "late_reuse", "late_pages"
 DISCARD_S, RELEASE_S = 10.0, 20.0
 """Patience of the master with dead writers in a canary's cluster, at factor 1."""
 _KEY_BYTES = 16 << 10
@@ -113,6 +115,32 @@ def late_read(site: DrillSite) -> Drilled:
     return Drilled(name=LATE_READS, broken=taken + wrong + torn)
 
 
+def late_reuse(site: DrillSite) -> Drilled:
+    """The same as an engine of the arm does it: with its own build's client.
+
+    The keys of `late_read` are read by a client of ours, which says nothing of a build
+    from elsewhere. The engine is told to wait for everything, so that only the lease
+    can end the read.
+    """
+    cluster = site.cluster
+    engine, other = cluster.engines[:2]
+    lease_s = cluster.limits.lease_ttl_s
+    asked = prompt(cluster, site.name("late-reuse"), _TOKENS)
+    keep(cluster, other, asked)
+    links = data_links(cluster, cluster.owners_of(asked)[0][0])
+    total_kb = whole_pages(cluster, asked) * cluster.spec.page_bytes / 1024
+    speed_kb = total_kb / (2 * _SLOW * lease_s) / len(links)
+    with site.inject.bandwidth(links, max(1, int(speed_kb))):
+        late = ask(cluster, engine, again(asked, "late", policy="wait_complete"))
+    answer = late.answer
+    if answer is None or not answer.ok or answer.cache_wait_s <= lease_s:
+        waited_s = answer.cache_wait_s if answer is not None else 0.0
+        why = f"the read took {waited_s:.2f} s, the lease lasts {lease_s:g} s"
+        return Drilled(name=LATE_REUSE, why_not=why)
+    broken = int(answer.l3_tokens > 0) + wrong_outputs(cluster, [late])
+    return Drilled(name=LATE_REUSE, broken=broken)
+
+
 def late_pages(site: DrillSite) -> Drilled:
     """A read comes too slowly for its deadline; meanwhile others take all of L2."""
     cluster = site.cluster
@@ -133,21 +161,26 @@ def late_pages(site: DrillSite) -> Drilled:
     return Drilled(name=LATE_PAGES, broken=wrong_outputs(cluster, samples))
 
 
-DRILLS: tuple[Drill, ...] = (stale_end, late_read, late_pages)
+DRILLS: Mapping[str, Drill] = MappingProxyType(
+    {
+        STALE_ENDS: stale_end,
+        LATE_READS: late_read,
+        LATE_REUSE: late_reuse,
+        LATE_PAGES: late_pages,
+    }
+)
+"""By the counter that each of them fills."""
 
 
-def run_drill(drill: Drill, site: DrillSite) -> Drilled:
+def run_drill(name: str, site: DrillSite) -> Drilled:
     """Runs one drill; one that cannot be done says why, whatever was in its way.
 
     Raises:
         ExceptionGroup: A fault was left behind (by the injector, in the end).
     """
     try:
-        return drill(site)
+        return DRILLS[name](site)
     except _CANNOT as error:
-        name = {"stale_end": STALE_ENDS, "late_read": LATE_READS}.get(
-            drill.__name__, LATE_PAGES
-        )
         return Drilled(name=name, why_not=str(error) or type(error).__name__)
     finally:
         site.inject.revert_all()

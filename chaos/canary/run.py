@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from chaos.canary.arms import Arm
-    from chaos.canary.drills import Drill
     from chaos.canary.play import Piece, Player
     from chaos.canary.recorder import Recorder, Row
     from chaos.canary.schedule import Block, Turn
@@ -239,11 +238,10 @@ class CanaryRun:
                 self._play(piece, label)
             self._maybe_enough()
         if self._plan.drills:
-            for at, drill in enumerate(DRILLS):
+            for at, name in enumerate(DRILLS):
                 for label in ARMS if at % 2 == 0 else ARMS[::-1]:
-                    name = drill.__name__
                     self._progress.step(f"drill {name} on the {label}", 2.0)
-                    self._blaming(label, partial(self._drill, drill))
+                    self._blaming(label, partial(self._drill, name))
 
     def _play(self, piece: Piece, label: str) -> None:
         planned_s = piece.schedule.load_s * self._arms[label].time_scale
@@ -257,19 +255,19 @@ class CanaryRun:
 
         self._blaming(label, play)
 
-    def _drill(self, drill: Drill, arm: Arm) -> None:
+    def _drill(self, name: str, arm: Arm) -> None:
         """One drill on one arm; one that cannot be done is told, and counts nothing."""
         assert self._player is not None
         mine = _cluster_arm(arm)
         injector = self._player.injector(mine)
         site = DrillSite(cluster=mine.cluster, inject=injector, round=self._plan.seed)
         try:
-            drilled = run_drill(drill, site)
+            drilled = run_drill(name, site)
         finally:
             mine.add({RESIDUAL: len(injector.residual)})
         mine.add(drilled.counters)
         if drilled.why_not:
-            self._progress.say(f"not drilled on the {arm.label}: {drilled.why_not}")
+            self._progress.say(f"no {name} on the {arm.label}: {drilled.why_not}")
 
     def _blaming(self, label: str, act: Callable[[Arm], object]) -> None:
         """Does something with an arm; what breaks says which arm it was."""

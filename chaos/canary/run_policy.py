@@ -15,7 +15,7 @@ from chaos.canary.cluster_arm import (
     RESIDUAL,
     WRONG_BYTES,
 )
-from chaos.canary.drills import LATE_PAGES, LATE_READS, STALE_ENDS
+from chaos.canary.drills import DRILLS
 from chaos.canary.play import ABORTED, BROKEN_ORACLES, UNSTEADY
 from chaos.canary.policy import Policy, RelativeRule, Validity, default_policy
 from chaos.canary.sides import MOONCAKE, URLS
@@ -29,7 +29,7 @@ _LEAST = 20
 """Requests under a fault: a play of seconds has no more."""
 _ALWAYS = (WRONG_BYTES, HANGS, RESIDUAL, BROKEN_LAWS, OPEN_BREAKERS)
 _PLAYED = (UNSTEADY, ABORTED, BROKEN_ORACLES)
-_DRILLED = (STALE_ENDS, LATE_READS, LATE_PAGES)
+_DRILLED = tuple(DRILLS)
 
 
 def policy_for(kinds: Iterable[str], *, played: bool, drilled: bool) -> Policy:

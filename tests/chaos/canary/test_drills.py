@@ -6,13 +6,16 @@ from types import SimpleNamespace
 
 import pytest
 
+from chaos.canary import drills
 from chaos.canary.drills import (
     DRILLS,
     LATE_READS,
+    LATE_REUSE,
     STALE_ENDS,
     Drilled,
     DrillSite,
     late_read,
+    late_reuse,
     run_drill,
     stale_end,
     wrong_outputs,
@@ -142,7 +145,7 @@ def test_a_fault_that_is_not_there_makes_a_drill_prove_nothing(site):
     error = FaultNotInjected(fault="bandwidth", target="store-0", reason="no effect")
     injector = FakeInjector(error)
 
-    found = run_drill(late_read, site(FakeProbe(reads=[(OK, 0)]), injector))
+    found = run_drill(LATE_READS, site(FakeProbe(reads=[(OK, 0)]), injector))
 
     assert (found.name, found.counters) == (LATE_READS, {})
     assert "no effect" in found.why_not
@@ -153,12 +156,53 @@ def test_a_fault_that_stays_is_no_drill_that_could_not_be_done(site):
     error = ResidualFault(fault="bandwidth", target="store-0", reason="stays")
 
     with pytest.raises(ResidualFault):
-        run_drill(late_read, site(FakeProbe(reads=[(OK, 0)]), FakeInjector(error)))
+        run_drill(LATE_READS, site(FakeProbe(reads=[(OK, 0)]), FakeInjector(error)))
 
 
-def test_every_drill_has_a_name_of_its_own():
-    assert len({drill.__name__ for drill in DRILLS}) == len(DRILLS) == 3
+def test_every_drill_fills_a_counter_of_its_own():
+    assert set(DRILLS) == {"stale_ends", "late_reads", "late_reuse", "late_pages"}
+    assert len(set(DRILLS.values())) == len(DRILLS)
     assert Drilled(name="x", broken=2).counters == {"x": 2}
+
+
+@pytest.fixture
+def slow_engine(monkeypatch, site, fabricate):
+    """A site whose engine answers a late read as it is told to."""
+
+    def make(**answer):
+        made = site(None)
+        made.cluster.engines = ("engine-0", "engine-1")
+        made.cluster.spec.page_bytes = 16 << 10
+        made.cluster.owners_of = lambda _request: [("store-0",)]
+        made.cluster.expected_output = lambda _request: "right"
+        asked = fabricate.sample("a", output_hash="right", **answer)
+        monkeypatch.setattr(drills, "prompt", lambda *_: asked.request)
+        monkeypatch.setattr(drills, "keep", lambda *_: None)
+        monkeypatch.setattr(drills, "whole_pages", lambda *_: 64)
+        monkeypatch.setattr(drills, "ask", lambda *_: asked)
+        return made
+
+    return make
+
+
+def test_an_engine_that_drops_a_late_read_counts_nothing(slow_engine):
+    site = slow_engine(cache_wait_s=0.8, l3=0)
+
+    assert late_reuse(site).counters == {LATE_REUSE: 0}
+    # 64 pages of 16 KiB in three leases, over two links.
+    assert site.inject.slow == [(2, int(1024 / 1.5 / 2))]
+
+
+def test_an_engine_that_reuses_a_late_read_is_counted(slow_engine):
+    assert late_reuse(slow_engine(cache_wait_s=0.8, l3=512)).broken == 1
+
+
+@pytest.mark.parametrize("answer", [{"cache_wait_s": 0.4}, {"ok": False}])
+def test_a_read_of_an_engine_that_was_not_late_proves_nothing(slow_engine, answer):
+    found = late_reuse(slow_engine(**answer))
+
+    assert found.counters == {}
+    assert "the lease lasts 0.5 s" in found.why_not
 
 
 def test_wrong_outputs_are_those_of_good_answers_only(fabricate):
