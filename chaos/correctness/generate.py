@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 FIRST_VALUE: Final = 1
 _VALUES: Final = 255
 _KEYS_AT_ONCE: Final = 4
+_ELECTION_S: Final = 4.0
+_LOOKS: Final = 10
 _TRAFFIC: Final = (
     (Do.PUT, 6),
     (Do.GET, 6),
@@ -124,6 +126,7 @@ class _Drawing:
             "slow": self._slow,
             "corrupt": self._corrupt,
             "announce": self._announce,
+            "failover": self._failover,
             "fill": self._fill,
         }
 
@@ -228,10 +231,37 @@ class _Drawing:
         orderly = {"orderly": True} if self._dice.random() < 0.2 else {}
         target = self._role()
         yield Step(do=Do.BREAK, fault="restart", target=target, parameters=orderly)
+        if self._dice.random() < 0.6:
+            yield self._wait(self._dice.choice((0.5, 2.0)))
         if self._dice.random() < 0.5:
             yield self._put(self._some_keys())
         yield from self._look_anew()
         yield from self._traffic(self._dice.randint(0, 2))
+
+    def _failover(self) -> Iterator[Step]:
+        """A leader, or what it needs, is away for long; then its heir dies as well.
+
+        What was written between must be known to the next one, at once and for good.
+        """
+        away, dead = f"f{next(self._labels)}", f"f{next(self._labels)}"
+        target = self._dice.choice((*self._space.masters, *self._space.others))
+        yield Step(do=Do.BREAK, fault="pause", target=target, name=away)
+        yield from self._traffic(2)
+        yield self._wait(max(self._space.waits_s))
+        yield Step(do=Do.HEAL, name=away)
+        yield self._wait(2.0)
+        keys = tuple(self._keys[: len(self._keys) // 2])
+        yield Step(do=Do.REMOVE, by=self._client(), keys=keys)
+        yield self._put(keys, by=self._client())
+        heir = self._dice.choice(self._space.masters)
+        yield Step(do=Do.BREAK, fault="kill", target=heir, name=dead)
+        yield self._wait(_ELECTION_S)
+        who = self._client()
+        for _ in range(_LOOKS):
+            yield Step(do=Do.EXISTS, by=who, keys=tuple(self._keys))
+            yield self._wait(0.4)
+        yield Step(do=Do.HEAL, name=dead)
+        yield from self._look_anew()
 
     def _slow(self) -> Iterator[Step]:
         """The store of a key has a slow link: a read of it outlasts its lease."""

@@ -98,7 +98,7 @@ MODES: Final[Mapping[str, tuple[Mode, ...]]] = {
             laws="ha",
             space=_mooncake(
                 {"masters": 2},
-                phrases={"pause": 3, "kill": 1, "restart": 1},
+                phrases={"failover": 3, "pause": 3, "kill": 1, "restart": 1},
                 others=("etcd",),
                 master_share=0.7,
                 waits_s=(2.0, 8.0, 25.0),
@@ -109,7 +109,7 @@ MODES: Final[Mapping[str, tuple[Mode, ...]]] = {
             laws="oplog",
             space=_mooncake(
                 {"masters": 3, "oplog": True},
-                phrases={"pause": 3, "kill": 2},
+                phrases={"failover": 4, "pause": 2, "kill": 2},
                 others=("etcd",),
                 master_share=0.8,
                 waits_s=(2.0, 8.0, 25.0),
