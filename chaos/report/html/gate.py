@@ -45,6 +45,8 @@ def write_gate_report(
     baseline: Source,
     canary: Source,
     out: str | os.PathLike[str],
+    *,
+    command: str = "",
 ) -> Path:
     """Writes the page of a gate to `out` and its plots to `plots/` beside it.
 
@@ -54,6 +56,7 @@ def write_gate_report(
             read is named on the page, and the page is written without it.
         canary: the same of the canary.
         out: the file to write, mostly `report.html`.
+        command: what judges it again, where the sources do not say.
 
     Raises:
         ValueError: The document is none of a gate.
@@ -73,7 +76,7 @@ def write_gate_report(
         result=result,
         plots=plots,
         arms={name: _figures(found) for name, found in samples.items()},
-        repeat=_repeat(result, baseline, canary),
+        repeat=command or _repeat(result, baseline, canary),
         missing=missing,
     )
     write_bytes(

@@ -172,6 +172,14 @@ def test_directories_that_cannot_be_read_are_named_and_stop_nothing(tmp_path):
     assert f"canary judge --baseline {there} --canary {gone} --seed 3" in text
 
 
+def test_the_command_that_judges_again_may_be_given(tmp_path):
+    out = tmp_path / "report.html"
+
+    write_gate_report(gate(), None, None, out, command="canary judge --prometheus x")
+
+    assert '<pre tabindex="0">canary judge --prometheus x</pre>' in out.read_text()
+
+
 def test_a_measurement_directory_is_read(tmp_path):
     folder = tmp_path / "arm"
     folder.mkdir()
