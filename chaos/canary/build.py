@@ -141,9 +141,8 @@ class Build:
             problem = f"{self} has no refimpl: {told}"
             raise UsageError(problem, "install it there, or name a checkout")
         wanted = Path(self.sources or found)
-        if not Path(found).is_relative_to(wanted) or (
-            not self.ours and Path(found) == _OURS
-        ):
+        ours = bool(self.python) and not self.sources and Path(found) == _OURS
+        if ours or not Path(found).is_relative_to(wanted):
             problem = f"{self} would run {found}, which is another build"
             raise UsageError(problem, "Python 3.11 or newer keeps builds apart")
         return found

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -74,6 +75,12 @@ def test_a_build_that_would_run_our_own_sources_is_refused(tmp_path):
 
     with pytest.raises(UsageError, match="which is another build"):
         Build.at(str(script)).origin()
+
+
+def test_our_own_checkout_may_be_named_too():
+    ours = Path(Build().origin())
+
+    assert Build.at(str(ours.parent)).origin() == str(ours)
 
 
 @pytest.mark.parametrize("body", ["exit 1", "true", "echo boom >&2; exit 3"])
