@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from chaos.judge.verdict import Verdict
 from chaos.report.redaction import clean_text
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from chaos.canary.result import GateJudgement, GateResult
 
-RATES = ("hit_rate", "error_rate")
+_KNOWN = {"time scale": "time_scale", "seed": "seed"}
 
 
 def is_ratio(judgement: GateJudgement) -> bool:
@@ -72,6 +74,35 @@ def plain(text: str) -> str:
     """One line of printable signs, without secrets."""
     line = clean_text(" ".join(text.split()))
     return "".join(sign if sign.isprintable() else "?" for sign in line)
+
+
+def label(judgement: GateJudgement, result: GateResult) -> str:
+    """The rule's name; a TTFT that comes from a model of prefill says so."""
+    modelled = judgement.metric == "ttft_s" and is_modelled(result)
+    return plain(judgement.name) + (" (modelled)" if modelled else "")
+
+
+def is_modelled(result: GateResult) -> bool:
+    """Whether the prefill in an arm is a timed model: that of the reference system."""
+    systems = [str(meta.get("system", "")) for meta in result.arms.values()]
+    return any("refimpl" in system.lower() for system in systems)
+
+
+def arms(result: GateResult) -> list[str]:
+    """What the arms were: `baseline: system refimpl, build v1, 2000 rows`."""
+    return [
+        f"{plain(name)}: {facts}"
+        for name, meta in result.arms.items()
+        if (facts := _facts(meta))
+    ]
+
+
+def _facts(meta: Mapping[str, Any]) -> str:
+    told = [f"{k} {meta[k]}" for k in ("system", "build") if meta.get(k)]
+    if isinstance(meta.get("rows"), int):
+        told.append(f"{meta['rows']} rows")
+    told += [f"{k} {meta[v]}" for k, v in _KNOWN.items() if meta.get(v) is not None]
+    return plain(", ".join(told))[:400]
 
 
 def headline(result: GateResult) -> str:

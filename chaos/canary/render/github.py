@@ -38,7 +38,7 @@ def _rule(one: GateJudgement, result: GateResult) -> str:
     numbers = "" if change == "-" else f"{change}, limit {one.limit}: "
     return _command(
         _level(one.verdict, result),
-        f"canary {one.verdict.value}: {one.name}",
+        f"canary {one.verdict.value}: {cells.label(one, result)}",
         f"{numbers}{cells.reason(one)}",
     )
 

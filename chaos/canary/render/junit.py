@@ -52,7 +52,7 @@ def _case(suite: Xml.Element, one: GateJudgement, result: GateResult) -> str:
         suite,
         "testcase",
         classname=f"canary.{one.family}",
-        name=_clean(one.name),
+        name=_clean(cells.label(one, result)),
     )
     tag = _tag(one.verdict, result.on_inconclusive)
     told = Xml.SubElement(case, tag or "system-out")

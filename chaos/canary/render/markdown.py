@@ -14,7 +14,7 @@ from chaos.judge.verdict import Verdict
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from chaos.canary.result import GateJudgement, GateResult
+    from chaos.canary.result import GateResult
 
 BUDGET_BYTES: Final = 900_000
 MAX_CELL: Final = 400
@@ -56,13 +56,13 @@ def markdown(
 
 def _sections(result: GateResult) -> Iterable[tuple[str, Sequence[str]]]:
     bad = [one for one in result.worst_first if one.verdict is not Verdict.PASS]
-    yield "### Rules", _table(result.worst_first)
+    yield "### Rules", _table(result)
     yield "### Why", [f"- **{_text(o.name)}**: {_text(cells.reason(o))}" for o in bad]
     yield "### Notes", [f"- {_text(cells.plain(note))}" for note in result.notes]
-    yield "### Arms", [_arm(name, meta) for name, meta in result.arms.items()]
+    yield "### Arms", [f"- {_text(told)}" for told in cells.arms(result)]
 
 
-def _table(judgements: Iterable[GateJudgement]) -> list[str]:
+def _table(result: GateResult) -> list[str]:
     head = "| | rule | baseline | canary | change | limit | n | sees |"
     rows = [
         "| "
@@ -70,7 +70,7 @@ def _table(judgements: Iterable[GateJudgement]) -> list[str]:
             _text(cell, MAX_CELL)
             for cell in (
                 f"{_MARKS[one.verdict]} {one.verdict.value}",
-                one.name,
+                cells.label(one, result),
                 cells.value(one, one.baseline),
                 cells.value(one, one.canary),
                 cells.change(one),
@@ -80,16 +80,9 @@ def _table(judgements: Iterable[GateJudgement]) -> list[str]:
             )
         )
         + " |"
-        for one in judgements
+        for one in result.worst_first
     ]
     return [head, "|---|---|---:|---:|---|---|---:|---|", *rows] if rows else []
-
-
-def _arm(name: str, meta: object) -> str:
-    facts = meta if isinstance(meta, dict) else {}
-    known = ("system", "build", "rows", "seed", "time_scale")
-    told = ", ".join(f"{k} {facts[k]}" for k in known if facts.get(k) is not None)
-    return f"- {_text(name)}: {_text(told)}"
 
 
 def _fitting(lines: Sequence[str], budget: int) -> tuple[list[str], int]:

@@ -32,7 +32,7 @@ def openmetrics(result: GateResult, *, command: str = "") -> str:
         for name, text in _NUMBERS.items()
     }
     for one in result.judgements:
-        labels = (cells.plain(one.name), one.family)
+        labels = (cells.label(one, result), one.family)
         for verdict in Verdict:
             judged.labels(*labels, verdict.value).set(one.verdict is verdict)
         for name, gauge in numbers.items():

@@ -50,7 +50,8 @@ def table(
 ) -> str:
     """The whole report; `color` for a terminal."""
     rows = [one for one in result.worst_first if not _folded(one)]
-    parts = [_printed(_grid(rows, color=color), width, color=color)]
+    parts = [_wrapped(told, width) for told in cells.arms(result)]
+    parts.append(_printed(_grid(result, rows, color=color), width, color=color))
     parts += _fold(result, width)
     parts += [_told(one, width) for one in result.worst_first if _unsettled(one)]
     parts += [_wrapped(f"note: {cells.plain(note)}", width) for note in result.notes]
@@ -87,7 +88,7 @@ def _unsettled(judgement: GateJudgement) -> bool:
     return judgement.verdict is not Verdict.PASS
 
 
-def _grid(rows: Sequence[GateJudgement], *, color: bool) -> Table:
+def _grid(result: GateResult, rows: Sequence[GateJudgement], *, color: bool) -> Table:
     grid = Table(
         box=box.SIMPLE_HEAD if color else None,
         show_edge=False,
@@ -99,13 +100,13 @@ def _grid(rows: Sequence[GateJudgement], *, color: bool) -> Table:
         grid.add_column(name, justify=justify, no_wrap=name not in _WRAPPED)
     for one in rows:
         verdict = Text(one.verdict.value, style=STYLES[one.verdict], no_wrap=True)
-        grid.add_row(verdict, *(Text(cells.plain(cell)) for cell in _row(one)))
+        grid.add_row(verdict, *(Text(cells.plain(cell)) for cell in _row(one, result)))
     return grid
 
 
-def _row(one: GateJudgement) -> tuple[str, ...]:
+def _row(one: GateJudgement, result: GateResult) -> tuple[str, ...]:
     return (
-        one.name,
+        cells.label(one, result),
         cells.value(one, one.baseline),
         cells.value(one, one.canary),
         cells.change(one),

@@ -128,6 +128,21 @@ def test_the_table_shows_numbers_with_their_bounds() -> None:
     assert render(ALL.to_document()) == table(ALL)
 
 
+@pytest.mark.parametrize("form", ["table", "junit", "markdown", "github"])
+def test_a_ttft_from_a_model_says_so_wherever_it_is_shown(form) -> None:
+    bad = rule(verdict=Verdict.FAIL)
+    modelled = {"baseline": {"system": "refimpl"}, "canary": {"system": "refimpl"}}
+
+    assert "ttft" in FORMATS[form](result(bad, arms=modelled))
+    assert "(modelled)" in FORMATS[form](result(bad, arms=modelled))
+    assert "(modelled)" not in FORMATS[form](result(bad))
+
+
+def test_the_arms_are_named_with_their_builds() -> None:
+    assert "baseline: build v1, 2000 rows" in table(ALL)
+    assert "- baseline: build v1, 2000 rows" in markdown(ALL)
+
+
 def test_colour_is_only_there_when_it_was_asked_for() -> None:
     assert "\x1b[" in table(ALL, color=True)
 
