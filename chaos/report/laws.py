@@ -29,6 +29,7 @@ LAWS: Final = {
     "O11": "Nothing is lost or left over: bytes, pages, processes, files.",
     "evidence": "A fault counts only with proof that it had effect, and that it is"
     " gone.",
+    "validity": "The load generator kept up; else no time can be trusted.",
     "steady": "After the fault everything is as it was before.",
 }
 GLOSSARY: Final = (
@@ -61,6 +62,7 @@ _LEAD: Final = (
     "O11",
 )
 """What a reader must hear first when several laws are broken."""
+_DOUBTS: Final = ("validity", "evidence")
 _NUMBERED: Final = re.compile(r"(O\d+)[a-z]?")
 
 
@@ -70,6 +72,11 @@ def law_of(oracle: str) -> str:
     return LAWS.get(numbered[1] if numbered else oracle, "")
 
 
-def rank(oracle: str) -> int:
-    """The place of an oracle among broken ones: smaller is told first."""
+def rank(oracle: str, *, doubt: bool = False) -> int:
+    """The place of an oracle among broken ones: smaller is told first.
+
+    Among doubts, those about the measurement itself explain the others.
+    """
+    if doubt and oracle in _DOUBTS:
+        return _DOUBTS.index(oracle) - len(_DOUBTS)
     return _LEAD.index(oracle) if oracle in _LEAD else len(_LEAD)

@@ -89,9 +89,7 @@ def lead_of(outcome: Outcome) -> Judgement | None:
     """
     if outcome.error or not outcome.broken:
         return None
-    return min(
-        outcome.broken, key=lambda row: (-row.verdict.severity, rank(row.oracle))
-    )
+    return min(outcome.broken, key=_order)
 
 
 def limit_of(row: Judgement) -> str:
@@ -142,6 +140,11 @@ def claim_of(nodeid: str) -> str:
     path, _, name = nodeid.rpartition("::")
     words = (name or path).removeprefix("test_").replace("_", " ")
     return words or nodeid
+
+
+def _order(row: Judgement) -> tuple[int, int]:
+    doubt = row.verdict is Verdict.INCONCLUSIVE
+    return (-row.verdict.severity, rank(row.oracle, doubt=doubt))
 
 
 # -- parts of the story ----------------------------------------------------------------

@@ -260,3 +260,12 @@ def test_what_else_is_broken_is_told_briefly():
 
     assert len(story.also) == 4
     assert story.also[-1] == "and 1 more, below"
+
+
+def test_doubts_about_the_measurement_explain_the_others():
+    lagged = inconclusive("validity", "the generator kept up", "it lagged")
+    unproved = inconclusive("evidence", "every fault had effect", "no effect")
+
+    assert lead_of(outcome(OPEN, unproved, lagged)) is lagged
+    assert lead_of(outcome(OPEN, unproved)) is unproved
+    assert lead_of(outcome(LOST, unproved, lagged)) is LOST
