@@ -61,7 +61,7 @@ class Commands:
         env = {"PYTHONPATH": str(Path(chaos.__file__).parent.parent), **_QUIET}
         if kind == "store":
             env |= {**shape.profile.env, **shape.store_env}
-            env["MC_TCP_BIND_ADDRESS"] = here.address(role, "data", 0)
+            env["MC_TCP_BIND_ADDRESS"] = here.own(role)
         elif kind == "engine":
             env |= {**shape.profile.env, **shape.client_env}
             env["MC_TCP_BIND_ADDRESS"] = here.own(role)

@@ -83,10 +83,6 @@ class Addresses:
         """Where the harness asks a master, whatever happens to the links."""
         return self._at(master, "management", "admin")
 
-    def segment(self, store: str) -> str:
-        """The name of a store's segment: its address on the first rail, and a port."""
-        return self._at(store, "data", "segment")
-
     def etcd(self, what: str = "etcd") -> str:
         return self._at(ETCD, "control", what)
 
@@ -134,8 +130,9 @@ class Addresses:
             address=self.address(user, "data", 0),
             master=self.master_of(user),
             metadata=self.metadata,
-            segments={store: self.segment(store) for store in self.stores},
+            stores={store: self.own(store) for store in self.stores},
             hosts={store: self.host_of(store) for store in self.stores},
+            admins=tuple(self._at(one, "control", "admin") for one in self.masters),
             env={
                 **self.shape.profile.env,
                 **self.shape.client_env,
@@ -194,7 +191,7 @@ def wanted(shape: Shape) -> list[Wanted]:
     """Every port that a cluster of this shape needs."""
     bare = Addresses(shape=shape, address=lambda *_: "", ports={}, local=True)
     ports = [(one, what) for one in bare.masters for what in ("rpc", "admin")]
-    ports += [(store, what) for store in bare.stores for what in ("segment", "health")]
+    ports += [(store, "store") for store in bare.stores]
     ports += [(one, what) for one in bare.engines for what in ("service", "door")]
     ports += [(MASTER, "metadata"), (PROBE, "probe")]
     if shape.elected:
@@ -249,11 +246,10 @@ def master_argv(package: Package, here: Addresses, role: str) -> list[str]:
 
 def store_argv(package: Package, here: Addresses, role: str) -> list[str]:
     """The command line of a store: Mooncake's stand-alone client, with a segment."""
-    address, port = here.segment(role).rsplit(":", 1)
     return [
         package.client,
-        f"--host={address}",
-        f"--port={port}",
+        f"--host={here.own(role)}",
+        f"--port={here.ports[role, 'store']}",
         f"--global_segment_size={here.shape.spec.store_bytes}",
         f"--master_server_address={here.master_of(role)}",
         f"--metadata_server={here.metadata}",

@@ -29,7 +29,7 @@ class Masters:
         self._here = here
         self._process = process
         self.doors = {one: Admin(address=here.admin(one)) for one in here.masters}
-        self._stores = {here.segment(store): store for store in here.stores}
+        self._plan = here.client()
 
     def leader(self) -> str:
         """The master that serves now, "" when none says that it does."""
@@ -60,15 +60,16 @@ class Masters:
             segments = self.door().segments()
         except HarnessError:
             return set()
-        return {self._stores[one] for one in segments if one in self._stores}
+        return set(map(self._plan.store_at, segments)) & set(self._here.stores)
 
     def owned_bytes(self) -> dict[str, int]:
         """Bytes allocated on every mounted store."""
         door = self.door()
+        named = {self._plan.store_at(one): one for one in door.segments()}
         return {
-            self._stores[segment]: door.used_bytes(segment)
-            for segment in door.segments()
-            if segment in self._stores
+            store: door.used_bytes(named[store])
+            for store in self._here.stores
+            if store in named
         }
 
     def empty(self) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 VARIABLE: Final = "MOONQUAKE_MOONCAKE_PLAN"
 """Tells it to the harness's own client where that is a role of its own."""
@@ -18,33 +18,32 @@ P2P: Final = "P2PHANDSHAKE"
 class ClientPlan:
     """How a client with no segment of its own joins, and where the stores are.
 
-    `master` is HOST:PORT, or etcd://HOST:PORT where masters are elected. `segments` are
-    the names of the stores' segments (HOST:PORT), `hosts` the host of each store; both
-    by store. `env` is what the profile says.
+    `master` is HOST:PORT, or etcd://HOST:PORT where masters are elected. `stores` is
+    the address of each store, `hosts` the host of each. A store names its segment by a
+    port that Mooncake draws: `admins`, the masters' HTTP, know them. `env` is what the
+    profile says.
     """
 
     address: str
     master: str
     metadata: str = P2P
-    segments: Mapping[str, str] = field(default_factory=dict)
+    stores: Mapping[str, str] = field(default_factory=dict)
     hosts: Mapping[str, str] = field(default_factory=dict)
+    admins: Sequence[str] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     local_buffer_bytes: int = 16 << 20
 
     def store_at(self, endpoint: str) -> str:
-        """The store behind an address of a replica; the address itself for a stranger.
-
-        Replicas name the transfer engine's port, which is not the segment's.
-        """
+        """The store behind HOST:PORT, whatever the port; a stranger stays as it is."""
         host = endpoint.rpartition(":")[0]
-        for store, segment in self.segments.items():
-            if segment.rpartition(":")[0] == host:
+        for store, address in self.stores.items():
+            if address == host:
                 return store
         return endpoint
 
-    def segments_on(self, host: str) -> list[str]:
-        """The segments of a host's stores, those a writer there prefers."""
-        return [self.segments[store] for store, at in self.hosts.items() if at == host]
+    def stores_on(self, host: str) -> list[str]:
+        """The stores of a host, those a writer there prefers."""
+        return [store for store, at in self.hosts.items() if at == host]
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -52,4 +51,4 @@ class ClientPlan:
     @classmethod
     def from_json(cls, text: str) -> ClientPlan:
         fields: dict[str, Any] = json.loads(text)
-        return cls(**fields)
+        return cls(**{**fields, "admins": tuple(fields["admins"])})

@@ -6,6 +6,8 @@ roles cannot share a port even on loopback addresses of their own.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import socket
 from typing import TYPE_CHECKING, Final
 
@@ -16,8 +18,8 @@ FIXED: Final = {
     "rpc": 50051,
     "admin": 9003,
     "metadata": 8080,
-    "segment": 50052,
-    "health": 9300,
+    "segment": 20052,
+    "store": 50052,
     "service": 7000,
     "door": 7002,
     "probe": 7004,
@@ -25,6 +27,7 @@ FIXED: Final = {
     "etcd-peer": 2380,
 }
 _ATTEMPTS: Final = 64
+_BELOW: Final = range(18_000, 32_000)
 
 Wanted = tuple[str, str]
 """A role and what it wants a port for."""
@@ -44,7 +47,9 @@ def found(wanted: Sequence[Wanted], address: Callable[[str], str]) -> dict[Wante
     ports: dict[Wanted, int] = {}
     try:
         for want in wanted:
-            ports[want] = _bound(address(want[0]), held, set(ports.values()))
+            at, taken = address(want[0]), set(ports.values())
+            below = want[1] == "segment"
+            ports[want] = (_bound_below if below else _bound)(at, held, taken)
     finally:
         for each in held:
             each.close()
@@ -57,8 +62,7 @@ def fixed(wanted: Sequence[Wanted]) -> dict[Wanted, int]:
     Roles that share a host are told apart by their number, 100 ports from each other.
     """
     return {
-        (role, what): FIXED[what]
-        + 100 * _number(role) * (what in ("segment", "health"))
+        (role, what): FIXED[what] + (100 * _number(role) if what == "store" else 0)
         for role, what in wanted
     }
 
@@ -72,6 +76,27 @@ def _bound(address: str, held: list[socket.socket], taken: set[int]) -> int:
         if port not in taken:
             return port
     message = f"no free port on {address}"
+    raise OSError(message)
+
+
+def _bound_below(address: str, held: list[socket.socket], taken: set[int]) -> int:
+    """A port below those that the kernel hands out.
+
+    Mooncake refuses a range of client ports that reaches into them, and falls back to
+    its own (`MC_STORE_CLIENT_MIN_PORT`, measured on 0.3.13).
+    """
+    first = os.getpid() % len(_BELOW)
+    for step in range(len(_BELOW)):
+        port = _BELOW[(first + step) % len(_BELOW)]
+        one = socket.socket()
+        held.append(one)
+        with contextlib.suppress(OSError):
+            if port not in taken:
+                one.bind((address, port))
+                return port
+        if step >= _ATTEMPTS:
+            break
+    message = f"no free port below {_BELOW.stop} on {address}"
     raise OSError(message)
 
 

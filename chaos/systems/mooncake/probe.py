@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from chaos.errors import NotHere
+from chaos.errors import HarnessError, NotHere
+from chaos.systems.mooncake.admin import Admin
 from chaos.systems.mooncake.client import HUNG, LOST, NOT_JOINED, Client
 from chaos.systems.mooncake.native import PATHS
 from chaos.systems.seen import Found, Seen
@@ -55,6 +56,7 @@ class MooncakeProbe:
         self.client = Client(plan, log=log, on_hang=on_hang)
         self.last: Reply | None = None
         self._host = host
+        self._named: dict[str, str] = {}
 
     @property
     def hangs(self) -> list[Hang]:
@@ -75,7 +77,7 @@ class MooncakeProbe:
         variant: int = 0,
     ) -> list[int]:
         """Puts in one batch. A name that is there keeps its value, and answers 0."""
-        segments = self.plan.segments_on(host or self._host)
+        segments = self._segments(self.plan.stores_on(host or self._host))
         return self._codes(
             "write",
             names,
@@ -101,7 +103,7 @@ class MooncakeProbe:
             names,
             timeout_s,
             size_bytes=size_bytes,
-            segments=[self.plan.segments[store]],
+            segments=self._segments([store]),
             variant=variant,
         )
 
@@ -192,6 +194,18 @@ class MooncakeProbe:
         self.client.close()
 
     # -- inside --------------------------------------------------------------------
+
+    def _segments(self, stores: Sequence[str]) -> list[str]:
+        """The names of stores' segments, as a master says them now, else as it did."""
+        for address in self.plan.admins if stores else ():
+            try:
+                found = Admin(address=address).segments()
+            except HarnessError:
+                continue
+            self._named |= {self.plan.store_at(one): one for one in found}
+            if found:
+                break
+        return [self._named[store] for store in stores if store in self._named]
 
     def _codes(
         self, op: str, names: Sequence[str], timeout_s: float, **fields: Any

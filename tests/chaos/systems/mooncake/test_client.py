@@ -27,7 +27,7 @@ class FakeClient(Client):
         plan = ClientPlan(
             address=address,
             master="127.0.0.1:1",
-            segments={"store-0": "127.0.0.9:50052", "store-1": "127.0.0.10:50052"},
+            stores={"store-0": "127.0.0.9", "store-1": "127.0.0.10"},
             hosts={"store-0": "h0", "store-1": "h1"},
         )
         super().__init__(plan, **more)

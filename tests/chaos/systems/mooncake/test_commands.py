@@ -160,7 +160,7 @@ def test_the_leader_is_the_one_that_says_so() -> None:
 
 
 def test_stores_are_mounted_by_the_names_of_their_segments() -> None:
-    told = masters(FakeDoor(segments=["127.9.9.11:50152", "10.0.0.1:1"], used=7))
+    told = masters(FakeDoor(segments=["127.9.9.11:50252", "10.0.0.1:1"], used=7))
 
     assert told.mounted() == {"store-1"}
     assert told.owned_bytes() == {"store-1": 7}

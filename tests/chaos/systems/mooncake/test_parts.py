@@ -94,8 +94,8 @@ def test_a_replica_s_address_is_that_of_a_store_whatever_its_port() -> None:
 def test_a_writer_prefers_the_stores_of_its_host() -> None:
     plan = addresses(stores_per_host=2).client()
 
-    assert plan.segments_on("h0") == ["127.9.9.10:50052", "127.9.9.11:50152"]
-    assert plan.segments_on("") == []
+    assert plan.stores_on("h0") == ["store-0", "store-1"]
+    assert plan.stores_on("") == []
 
 
 def test_the_default_profile_says_nothing_that_is_not_mooncake_s_own() -> None:
@@ -144,7 +144,7 @@ def test_the_profile_of_the_environment_is_below_the_spec_s(monkeypatch) -> None
 
 
 def test_ports_are_free_and_no_two_alike_even_on_other_addresses() -> None:
-    wanted = [(f"store-{n}", what) for n in range(20) for what in ("segment", "health")]
+    wanted = [(f"store-{n}", what) for n in range(20) for what in ("rpc", "store")]
     found = ports.found(wanted, address)
 
     assert len(set(found.values())) == 40
