@@ -5,24 +5,20 @@ from __future__ import annotations
 import ipaddress
 import random
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
 
 from refimpl.admin import AdminServer
-from refimpl.client.rpc import RpcFailed
 from refimpl.compat.link import Link
 from refimpl.compat.memory import LocalBuffer, RegisteredMemory
 from refimpl.compat.put_sessions import PutSessions
 from refimpl.compat.read_sessions import ReadSessions
 from refimpl.compat.segment import Segment, client_name, heartbeat_of
-from refimpl.core.codes import Code
 from refimpl.failpoints import Failpoints
 
 if TYPE_CHECKING:
     from refimpl.compat.options import Options
-
-_VISIBLE_S: Final = 5.0
 
 
 class Connected:
@@ -60,7 +56,6 @@ class Connected:
                     time_scale=self.link.facts.time_scale,
                 )
                 stack.callback(self.segment.close)
-                self._require_mounted()
             self.read_sessions = ReadSessions(self.link)
             self.put_sessions = PutSessions(self.link)
             stack.callback(self.put_sessions.close)
@@ -71,11 +66,6 @@ class Connected:
     def close(self) -> None:
         """Gives everything back, last taken first. Safe to call twice."""
         self._stack.close()
-
-    def _require_mounted(self) -> None:
-        """The store says "ready" although the master refused or did not answer yet."""
-        if self.name not in {s.name for s in self.link.pool.segments(_VISIBLE_S)}:
-            raise RpcFailed(Code.SEGMENT_NOT_FOUND, f"{self.name} is not mounted")
 
     def _serve(self, port: int) -> AdminServer:
         """`/health`, `/metrics` and `/state` of this client, on loopback."""

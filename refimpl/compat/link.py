@@ -48,20 +48,24 @@ class Naming:
         return "" if self.tenant == DEFAULT_TENANT else self.tenant + _TENANT_MARK
 
     def full(self, name: str) -> str:
-        """The name that the pool knows."""
+        """The name that the pool knows; one with the mark in it is marked as ours."""
+        if not self.prefix and _TENANT_MARK in name:
+            return _TENANT_MARK + name
         return self.prefix + name
 
     def keys(self, names: Sequence[str]) -> bytes:
         """Packed keys."""
-        prefix = self.prefix
-        return b"".join(object_key(prefix + name) for name in names)
+        return b"".join(object_key(self.full(name)) for name in names)
 
     def mine(self, names: Sequence[str]) -> list[str]:
         """The names of this tenant among all of the pool's, as its users know them."""
         if self.prefix:
             cut = len(self.prefix)
             return [n[cut:] for n in names if n.startswith(self.prefix)]
-        return [name for name in names if _TENANT_MARK not in name]
+        parted = [name.partition(_TENANT_MARK) for name in names]
+        return [
+            rest if mark else name for name, mark, rest in parted if not (name and mark)
+        ]
 
 
 class Link:

@@ -45,6 +45,8 @@ class Options:
             size = getattr(self, name)
             if size and size < SEGMENT_BYTES_MIN:
                 raise ValueError(f"{name} is {size}; it is 0 or {SEGMENT_BYTES_MIN}")
+        if not self.tenant_id.isprintable():
+            raise ValueError(f"tenant_id is {self.tenant_id!r}")
         if self.protocol not in _KNOWN:
             raise ValueError(f"protocol {self.protocol!r} is none of {_KNOWN}")
         if "://" in self.master_server_addr:

@@ -93,15 +93,20 @@ class Segment:
     def _keep(self) -> None:
         """Starts the store and outlives it: it would die with this thread."""
         try:
-            self._process = RoleProcess("store", self.name, self._flags)
-            self._process.wait_ready(_READY_S)
-        except (RefimplError, OSError) as error:
+            self._start()
+        except Exception as error:  # told to the thread that waits for us
             self._problems.append(error)
             self._close.set()
         self._started.set()
         self._close.wait()
         if self._process is not None:
             self._process.stop(time.monotonic() + _STOP_S)
+
+    def _start(self) -> None:
+        self._process = RoleProcess("store", self.name, self._flags)
+        facts = self._process.wait_ready(_READY_S)
+        if not facts.get("mounted"):
+            raise SegmentFailed("the master did not take it in time")
 
 
 def client_name(local_hostname: str, dice: random.Random) -> str:

@@ -53,3 +53,17 @@ def test_names_of_tenants_are_told_apart_and_given_back():
     assert ours.mine(names) == ["a"]
     assert theirs.mine(names) == ["a", "b"]
     assert Naming(tenant="blu").mine(names) == []
+
+
+def test_no_name_of_the_default_tenant_is_one_of_another():
+    ours, theirs = Naming(), Naming(tenant="blue")
+    sly = theirs.full("a")
+
+    assert ours.full(sly) != theirs.full("a")
+    assert ours.mine([ours.full(sly), theirs.full("a")]) == [sly]
+    assert theirs.mine([ours.full(sly)]) == []
+
+
+def test_a_tenant_is_printable():
+    with pytest.raises(ValueError, match="tenant_id"):
+        Options(local_hostname="h", tenant_id="a\x1fb")
