@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import pytest
 
+from chaos.correctness.findings import Kind
 from chaos.correctness.generate import draw
 from chaos.correctness.schedule import (
     Do,
@@ -108,3 +110,12 @@ def test_unknown_systems_and_modes_are_usage_errors():
         modes_of("mooncake", ["fast"])
     (only,) = modes_of("mooncake", ["oplog"])
     assert only.name == "oplog"
+
+
+def test_the_page_shows_a_schedule_that_is_one_and_names_every_kind():
+    page = Path(__file__).parents[3].joinpath("docs/correctness.md").read_text()
+    text = page.partition("```yaml\n")[2].partition("```")[0]
+    schedule = parse_schedule(text, "docs/correctness.md")
+    assert set(schedule.expects) <= {kind.value for kind in Kind}
+    assert all(f"`{kind.value}`" in page for kind in Kind)
+    assert all(f"{do.value}" in page for do in Do)
