@@ -8,6 +8,7 @@ so a thread of our own does, and stays until the segment is closed.
 
 from __future__ import annotations
 
+import errno
 import socket
 import threading
 import time
@@ -146,6 +147,8 @@ def _is_free(address: str) -> bool:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host.strip("[]"), int(port)))
-        except OSError:
-            return False
+        except OSError as error:
+            # A name that is not of this machine cannot be probed; a store that is to
+            # listen there says so itself.
+            return error.errno != errno.EADDRINUSE
     return True

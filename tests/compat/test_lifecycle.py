@@ -14,6 +14,8 @@ import pytest
 
 from refimpl.compat.mooncake import MooncakeDistributedStore
 from refimpl.core.codes import Code
+from refimpl.master import MasterSettings
+from refimpl.master.process import Master
 
 ROOT = Path(__file__).parents[2]
 BAD = Code.INVALID_PARAMS
@@ -199,3 +201,28 @@ def test_a_client_tells_of_itself_over_http(pool):
 
         assert '"client"' in probe.page("/health")
         assert '"name"' in probe.page("/state")
+
+
+def test_a_master_that_went_away_is_told_by_health_and_by_codes(monkeypatch):
+    monkeypatch.setenv("REFIMPL_COMPAT_TIMEOUT_S", "0.5")
+    settings = MasterSettings(
+        listen="127.0.0.1:0", heartbeat_listen="127.0.0.1:0", admin_listen="127.0.0.1:0"
+    )
+    store = MooncakeDistributedStore()
+    with Master(settings) as master:
+        code = store.setup("h", "-", 0, 1 << 20, "tcp", "", master.addresses["listen"])
+        healthy = store.health_check()
+    lost = {Code.RPC_FAIL, Code.RPC_TIMEOUT}
+
+    assert (code, healthy) == (0, 0)
+    assert store.health_check() == 2
+    assert store.put("k", b"v") in lost
+    assert store.get("k") == b""
+    assert store.is_exist("k") in lost
+    assert store.get_size("k") in lost
+    assert store.remove_all() in lost
+    assert store.remove_by_regex("k") in lost
+    assert store.batch_get_session_start(["k"])[0] in lost
+    assert store.batch_put_session_start(["k"], [1])[0] in lost
+    assert store.batch_get_replica_desc(["k"]) == {}
+    assert store.close() == 0

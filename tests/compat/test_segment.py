@@ -46,6 +46,12 @@ def test_a_name_with_a_port_is_kept_and_others_get_one_of_upstreams():
     assert int(port) in PORTS
 
 
+def test_a_name_of_another_machine_gets_a_port_all_the_same():
+    name = client_name("192.0.2.7", random.Random(0))
+
+    assert int(name.rpartition(":")[2]) in PORTS
+
+
 def test_localhost_is_an_address():
     assert address_of("localhost:5") == "127.0.0.1:5"
     assert address_of("10.0.0.1:5") == "10.0.0.1:5"
