@@ -47,10 +47,17 @@ SPANS: Final = {
 
 
 def shape(fault: NamedFault, *, engines: int) -> dict[str, Any]:
-    """A small cluster whose pages lie on all of its stores."""
-    engine = {"replicas": fault.replicas, "mooncake_near": False}
+    """A small cluster whose pages lie on all of its stores.
+
+    A prefix of one page is worth its read here, so that every healthy page counts.
+    """
+    engine = {
+        "replicas": fault.replicas,
+        "mooncake_near": False,
+        "prefetch_threshold_tokens": 1,
+    }
     return {
-        "stores": STORES,
+        "stores": STORES + fault.replicas - 1,
         "engines": engines,
         "rails": 1,
         "placement": "random",
