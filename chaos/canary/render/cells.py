@@ -32,8 +32,7 @@ def value(judgement: GateJudgement, number: float | None) -> str:
         return f"{number * 100:.4g} %"
     if judgement.family == "invariant":
         return f"{number:.0f}"
-    unit = " s" if judgement.metric.endswith("_s") else ""
-    return f"{number:.4g}{unit}"
+    return f"{number:.4g}{_unit(judgement)}"
 
 
 def change(judgement: GateJudgement) -> str:
@@ -127,6 +126,12 @@ def next_step(result: GateResult) -> str:
             f"WARNING: inconclusive, and let through by --on-inconclusive warn; {more}"
         )
     return more
+
+
+def _unit(judgement: GateJudgement) -> str:
+    """Units stand last in the names of metrics."""
+    unit = judgement.metric.rpartition("_")[2]
+    return f" {unit}" if unit in ("s", "ms") else ""
 
 
 def _absolute(judgement: GateJudgement) -> str:
