@@ -62,6 +62,7 @@ class Commands:
         if kind == "store":
             env |= {**shape.profile.env, **shape.store_env}
             env["MC_TCP_BIND_ADDRESS"] = here.own(role)
+            env |= self._same_name(role) if shape.http_metadata else {}
         elif kind == "engine":
             env |= {**shape.profile.env, **shape.client_env}
             env["MC_TCP_BIND_ADDRESS"] = here.own(role)
@@ -70,6 +71,14 @@ class Commands:
         if self.token and kind in ("engine", PROBE):
             env |= {ROLE_TOKEN: self.token, TOKEN: self.token}
         return env
+
+    def _same_name(self, role: str) -> dict[str, str]:
+        """A range of one port, so that the segment is named as it was after a restart.
+
+        So it is where operators fix the port of a store (`local_hostname` HOST:PORT).
+        """
+        port = str(self.here.ports[role, "segment"])
+        return {"MC_STORE_CLIENT_MIN_PORT": port, "MC_STORE_CLIENT_MAX_PORT": port}
 
     def _launched(self, role: str) -> list[str]:
         """On hosts the agent answers for the end of its roles; here the kernel does."""

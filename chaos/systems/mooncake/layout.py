@@ -192,6 +192,8 @@ def wanted(shape: Shape) -> list[Wanted]:
     bare = Addresses(shape=shape, address=lambda *_: "", ports={}, local=True)
     ports = [(one, what) for one in bare.masters for what in ("rpc", "admin")]
     ports += [(store, "store") for store in bare.stores]
+    if shape.http_metadata:  # a store that comes back has the name it had
+        ports += [(store, "segment") for store in bare.stores]
     ports += [(one, what) for one in bare.engines for what in ("service", "door")]
     ports += [(MASTER, "metadata"), (PROBE, "probe")]
     if shape.elected:

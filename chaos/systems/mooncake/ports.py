@@ -26,6 +26,7 @@ FIXED: Final = {
     "etcd": 2379,
     "etcd-peer": 2380,
 }
+_OF_STORES: Final = frozenset({"store", "segment"})
 _ATTEMPTS: Final = 64
 _BELOW: Final = range(18_000, 32_000)
 
@@ -62,7 +63,7 @@ def fixed(wanted: Sequence[Wanted]) -> dict[Wanted, int]:
     Roles that share a host are told apart by their number, 100 ports from each other.
     """
     return {
-        (role, what): FIXED[what] + (100 * _number(role) if what == "store" else 0)
+        (role, what): FIXED[what] + (100 * _number(role) if what in _OF_STORES else 0)
         for role, what in wanted
     }
 

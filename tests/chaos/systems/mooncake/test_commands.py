@@ -105,6 +105,19 @@ def test_stores_and_engines_have_the_profile_s_variables_and_bind_one_address() 
     assert "MC_RPC_TIMEOUT_MS" not in here.env("master")
 
 
+def test_with_a_metadata_server_a_store_has_one_name_for_ever() -> None:
+    drawn = commands().env("store-1")
+    fixed = [commands(metadata="http").env(f"store-{number}") for number in (0, 1)]
+
+    assert "MC_STORE_CLIENT_MIN_PORT" not in drawn
+    lows, highs = (
+        [env[f"MC_STORE_CLIENT_{end}_PORT"] for env in fixed] for end in ("MIN", "MAX")
+    )
+    assert lows == highs
+    assert len(set(lows)) == 2
+    assert all(int(port) < 32_768 for port in lows)
+
+
 def test_a_probe_that_is_a_role_has_its_plan_and_the_token_by_environment() -> None:
     env = commands(token="secret", local=False).env("probe")
 
