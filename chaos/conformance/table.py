@@ -33,7 +33,12 @@ def render(
     """Stalls side by side, then every property, then how to see each finding again."""
     out = io.StringIO()
     console = Console(
-        file=out, width=width, force_terminal=color, no_color=not color, highlight=False
+        file=out,
+        width=width,
+        force_terminal=color,
+        no_color=not color,
+        highlight=False,
+        markup=False,  # node ids have brackets
     )
     if not findings:
         console.print("no property was measured")

@@ -58,6 +58,12 @@ def test_plain_output_has_no_escapes_and_colour_has(measured, profile):
     assert "\x1b" in render(found, color=True)
 
 
+def test_brackets_of_a_node_id_stay_in_the_command(measured):
+    text = render(compare_all([measured(reproduce="pytest 't.py::a[b]'")], []))
+
+    assert "pytest 't.py::a[b]'" in text
+
+
 def test_nothing_measured_is_said():
     assert "no property was measured" in render([])
 
