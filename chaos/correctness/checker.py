@@ -161,7 +161,7 @@ class _Key:
         elif row.whole:
             yield from self._of_value(row, row.seen.variant)
         if self._too_late(row):
-            took_s = row.end_s - row.begin_s
+            took_s = _seconds(row.operation)
             words = f"took {took_s:.3f} s under a lease of {self._laws.lease_s:.3f} s"
             yield self._finding(Kind.LATE_READ, f"a good read {words}", row)
 
@@ -211,7 +211,7 @@ class _Key:
             if window.kind != PRESSURE and window.meets(row.begin_s, row.end_s)
         ):
             return False
-        return row.end_s - row.begin_s > _LEASES * lease_s + _SLACK_S
+        return _seconds(operation) > _LEASES * lease_s + _SLACK_S
 
     # -- proofs that a value is gone -----------------------------------------------
 
@@ -367,6 +367,11 @@ class _Key:
             why=f"{why} ({last.client}{path})",
             steps=tuple(row.step for row in rows),
         )
+
+
+def _seconds(operation: Operation) -> float:
+    """How long a read was in the system's client; all of its time if nobody knows."""
+    return operation.took_s or operation.end_s - operation.begin_s
 
 
 def _acknowledged(row: _Row) -> bool:

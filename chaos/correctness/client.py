@@ -7,6 +7,7 @@ a new probe, and the operation stays without an end.
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -26,12 +27,17 @@ _BATCH: Final = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a call came to; `codes` in the order of the keys, empty when it broke."""
+    """What a call came to; `codes` in the order of the keys, empty when it broke.
+
+    `took_s` is the time in the system's client where it matters, 0 elsewhere: without
+    that of a client that had to start first.
+    """
 
     codes: tuple[int, ...] = ()
     seen: tuple[Seen, ...] = ()
     owners: tuple[tuple[str, ...], ...] = ()
     calls: int = 1
+    took_s: float = 0.0
     token: int = 0
     error: str = ""
 
@@ -79,8 +85,10 @@ class Client:
         size_bytes: int,
         among: Sequence[str],
         counts: bool = False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
+        self._clock = clock
         self.call: Call | None = None
         self._counts = counts
         self._make = make
@@ -121,6 +129,10 @@ class Client:
         probe = self._here()
         if not isinstance(probe, SeeingProbe):
             raise NotHere(capability="read_by", target="", reason="no seeing probe")
+        join = getattr(probe, "join", None)  # of clients that are processes
+        if join is not None:
+            join()
+        begin_s = self._clock()
         seen = probe.read_by(
             path,
             self._names(keys),
@@ -128,11 +140,13 @@ class Client:
             timeout_s=timeout_s,
             among=self._among,
         )
+        took_s = self._clock() - begin_s
         calls = len(keys) if path == "plain" else 1
         return Answer(
             codes=tuple(one.code for one in seen),
             seen=tuple(self._told(one) for one in seen),
             calls=calls,
+            took_s=took_s,
         )
 
     def exists(self, keys: Sequence[str], timeout_s: float) -> Answer:

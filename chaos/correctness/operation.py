@@ -30,8 +30,9 @@ class Operation:
     """One call of one client over some keys; instants are of the run's clock.
 
     `quiet` means that it was asked after everything had healed and settled. `calls` is
-    how many calls of the system it took, one after the other. `owners` says of a write
-    which stores held each key afterwards, () where that is not known.
+    how many calls of the system it took, one after the other, `took_s` how long a read
+    was in the system's client (0: not known). `owners` says of a write which stores
+    held each key afterwards, () where that is not known.
     """
 
     number: int
@@ -45,6 +46,7 @@ class Operation:
     path: str = ""
     name: str = ""
     calls: int = 1
+    took_s: float = 0.0
     quiet: bool = False
     codes: tuple[int, ...] = ()
     seen: tuple[Seen, ...] = ()
@@ -194,6 +196,7 @@ def _row(operation: Operation) -> dict[str, Any]:
         "path": operation.path,
         "name": operation.name,
         "calls": operation.calls,
+        "took_s": operation.took_s,
         "quiet": operation.quiet,
         "codes": list(operation.codes),
         "seen": [seen.to_row() for seen in operation.seen],

@@ -269,6 +269,7 @@ class _Player:
             seen=answer.seen,
             owners=answer.owners,
             calls=answer.calls,
+            took_s=answer.took_s,
             error=answer.error,
         )
         if answer.token and operation.codes == (0,):
@@ -304,6 +305,7 @@ class _Player:
                 size_bytes=self._schedule.size_bytes,
                 among=self._schedule.keys,
                 counts=self._schedule.system in _COUNTS,
+                clock=self._stage.clock,
             )
         return self._clients[name]
 

@@ -324,6 +324,12 @@ def test_a_good_read_far_beyond_its_lease_is_late():
     assert Story().put(1).get(1, takes_s=2.9).found() == []
 
 
+def test_the_start_of_a_client_is_no_part_of_its_read():
+    assert Story().put(1).get(1, takes_s=9.0, took_s=2.9).found() == []
+    late = Story().put(1).get(1, takes_s=9.0, took_s=3.5)
+    assert late.kinds() == [Kind.LATE_READ]
+
+
 def test_reads_of_several_calls_or_of_a_paused_master_are_not_timed():
     assert Story().put(1).get(1, takes_s=3.5, calls=4).found() == []
     story = Story().put(1)
