@@ -351,6 +351,33 @@ def test_a_secret_in_a_measurement_is_in_no_shape(judge, form) -> None:
     assert secret not in out + err
 
 
+def test_our_own_mistake_is_4_and_never_1(judge, monkeypatch) -> None:
+    def broken(*arguments, **options):
+        raise RuntimeError("surprise")
+
+    monkeypatch.setattr("chaos.canary.judging.judge", broken)
+    code, out, err = judge()
+
+    assert (code, out, err) == (4, "", "canary: RuntimeError: surprise\n")
+
+
+def test_a_password_in_the_command_is_in_no_shape(
+    canary, measured, policy, tmp_path
+) -> None:
+    """The command that repeats the verdict stands in every shape of it."""
+    baseline = measured("baseline", rows=20)
+    folder = measured("canary", rows=20, seed=2)
+    odd = tmp_path / "v"
+    canary(
+        *("judge", "--baseline", baseline, "--canary", folder, "--policy", policy),
+        *("--out", odd, "--queries", "http://eve:s3cretword@host/x"),
+    )
+    told = "".join(path.read_text() for path in odd.iterdir())
+
+    assert "canary judge" in told
+    assert "s3cretword" not in told
+
+
 # -- report and floor --------------------------------------------------------------
 
 
