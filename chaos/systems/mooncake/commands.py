@@ -98,7 +98,10 @@ class Commands:
         if kind == MASTER:
             return layout.master_argv(self.package, self.here, role)
         if kind == "store":
-            return layout.store_argv(self.package, self.here, role)
+            if self.here.shape.aslr:
+                return layout.store_argv(self.package, self.here, role)
+            node = [self.python(role), "-m", "chaos.systems.mooncake.node"]
+            return [*node, *layout.node_words(self.here, role)]
         return self._probe(role) if role == PROBE else self._engine(role)
 
     def _probe(self, role: str) -> list[str]:

@@ -260,6 +260,13 @@ def store_argv(package: Package, here: Addresses, role: str) -> list[str]:
     ]
 
 
+def node_words(here: Addresses, role: str) -> list[str]:
+    """What a store that keeps its name is told (`node.py`)."""
+    name = f"{here.own(role)}:{here.ports[role, 'store']}"
+    size = str(here.shape.spec.store_bytes)
+    return [name, size, here.master_of(role), here.metadata]
+
+
 def etcd_argv(program: str, here: Addresses, directory: str) -> list[str]:
     """The command line of a single etcd that forgets everything with its directory."""
     client, peer = (f"http://{here.etcd(what)}" for what in ("etcd", "etcd-peer"))

@@ -3,8 +3,8 @@
 Overrides by role kind, beside those of engines, which are the reference engine's own:
 
     mooncake  profile (default, tuned); metadata (p2p, http); masters (1 to 3, more than
-              one are elected over etcd); oplog (their op log on); aslr (false: stores
-              start at the same addresses each time)
+              one are elected over etcd); oplog (their op log on); aslr (false: a store
+              comes back under its old name, its memory at the old addresses)
     master    flags of mooncake_master, without dashes
     store     variables of the environment (MC_*, MOONCAKE_*) of stores alone
     client    variables of the environment of clients alone

@@ -94,6 +94,13 @@ def test_only_stores_give_their_address_randomisation_up() -> None:
     assert found == {"store-0": True, "master": False}
 
 
+def test_a_store_that_keeps_its_name_is_told_it() -> None:
+    argv = commands(aslr=False, metadata="http").argv("store-1")
+
+    assert argv[-4] == "127.9.9.11:50152"
+    assert argv[-1] == "http://127.9.9.2:8080/metadata"
+
+
 def test_stores_and_engines_have_the_profile_s_variables_and_bind_one_address() -> None:
     here = commands()
 
