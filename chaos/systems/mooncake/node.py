@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 import time
-from typing import Final
+from typing import Final, NoReturn
 
 ATTEMPTS: Final = 4
 _PAUSE_S: Final = 2.0
@@ -36,7 +36,7 @@ def main(argv: list[str]) -> int:
     store = MooncakeDistributedStore()
     code = store.setup(name, metadata, int(size), _LOCAL_BYTES, "tcp", "", master)
     if code != 0:
-        return _again(name, int(code))
+        _again(name, int(code))
     sys.stdout.write(f"mooncake store {name} ready\n")
     sys.stdout.flush()
     signal.sigwait({signal.SIGTERM, signal.SIGINT})
@@ -44,13 +44,13 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _again(name: str, code: int) -> int:
+def _again(name: str, code: int) -> NoReturn:
     """Tries once more from the start, a few times."""
     tried = int(os.environ.get(_TRIED, "0")) + 1
     sys.stderr.write(f"mooncake store {name}: setup answered {code}, try {tried}\n")
     sys.stderr.flush()
     if tried >= ATTEMPTS:
-        return _EXIT_REFUSED
+        os._exit(_EXIT_REFUSED)
     time.sleep(_PAUSE_S)
     os.environ[_TRIED] = str(tried)
     module = ["-m", "chaos.systems.mooncake.node"]
