@@ -65,7 +65,8 @@ class Segment:
             *("--rail", f"tcp={address_of(name)}"),
             *("--master", master, "--heartbeat", heartbeat),
             *("--admin-listen", "127.0.0.1:0", "--time-scale", str(time_scale)),
-            *("--grace-s", "0"),
+            # Upstream's segments cost no memory before they are written to either.
+            *("--grace-s", "0", "--prefault", "off"),
         ]
         self._process: RoleProcess | None = None
         self._started = threading.Event()

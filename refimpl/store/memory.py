@@ -61,7 +61,7 @@ class MemoryFacts:
     numa: str
     """bound, first-touch or unbound."""
     prefault: str
-    """populate or write."""
+    """populate, write, or none: the first writers touch the pages."""
 
 
 class SegmentMemory:
@@ -71,6 +71,7 @@ class SegmentMemory:
         size: bytes, at least 1.
         huge_pages: auto, on or off; on without huge pages of the host is an error.
         numa_node: to bind to, -1 for none.
+        prefault: whether every page is faulted in here, by us.
         populate: faults a chunk in; for tests.
         chunk_bytes: of the pre-fault.
 
@@ -84,6 +85,7 @@ class SegmentMemory:
         *,
         huge_pages: str = "auto",
         numa_node: int = -1,
+        prefault: bool = True,
         populate: Populate | None = None,
         chunk_bytes: int = _CHUNK_BYTES,
     ) -> None:
@@ -96,7 +98,9 @@ class SegmentMemory:
         try:
             kind = _ask_transparent(address, len(self._map), kind, huge_pages)
             numa = _bind(address, len(self._map), numa_node)
-            how = _prefault(address, size, populate, chunk_bytes)
+            how = "none"
+            if prefault:
+                how = _prefault(address, size, populate, chunk_bytes)
         except OSError as error:
             del anchor
             self._map.close()

@@ -126,6 +126,7 @@ class Store:
                 settings.size,
                 huge_pages=settings.hugepages,
                 numa_node=settings.numa_node,
+                prefault=settings.prefault == "on",
             )
             self._stack = stack.pop_all()
         self.registration = Registration(

@@ -45,6 +45,9 @@ class StoreSettings:
     hugepages: str = setting(
         "auto", "huge pages of the host", choices=("auto", "on", "off")
     )
+    prefault: str = setting(
+        "on", "fault all memory in before joining", choices=("on", "off")
+    )
     time_scale: float = setting(1.0, "factor on every duration", at_least=0.001)
     ping_interval_s: float = setting(
         1.0, "seconds between heartbeats", scales=True, at_least=0.001

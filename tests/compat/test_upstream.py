@@ -1,8 +1,8 @@
 """Mooncake's own tests of its client, on the reference system, unchanged.
 
 `MOONCAKE_SRC` is a checkout of kvcache-ai/Mooncake. Each file runs in a process of its
-own with the shim first on its path, against a master of its own. They contribute up to
-7 GB of memory. What they ask for stands in our words in `test_mooncake.py`.
+own with the shim first on its path, against a master of its own. What they ask for
+stands in our words in `test_mooncake.py`.
 """
 
 from __future__ import annotations

@@ -35,6 +35,18 @@ def test_all_pages_are_there_before_the_store_says_ready():
     found.close()
 
 
+def test_memory_that_is_not_faulted_in_costs_nothing_before_it_is_written_to():
+    before = _resident_shared()
+    found = SegmentMemory(32 * MIB, huge_pages="off", prefault=False)
+    untouched = _resident_shared() - before
+    found.view[:MIB] = bytes(MIB)
+
+    assert untouched < MIB
+    assert found.facts.prefault == "none"
+    assert _resident_shared() - before >= MIB
+    found.close()
+
+
 def test_a_chunk_that_fails_gives_everything_back():
     fds, resident = len(list(Path("/proc/self/fd").iterdir())), _resident_shared()
     seen, lock = [], threading.Lock()
