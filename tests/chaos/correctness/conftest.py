@@ -55,6 +55,11 @@ class FakePool:
 
     # Cluster
 
+    hosts = None
+
+    def conservation(self):
+        return []
+
     def kv(self, host=""):
         self.clients += 1
         return FakeProbe(self)
