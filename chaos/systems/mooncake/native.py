@@ -151,7 +151,7 @@ class NativeStore:
             offsets,
             [[[count for _, count in cuts]] for _ in names],
         )
-        return [_joined(answer[0]) if answer else INVALID for answer in answers]
+        return [_joined(one[0]) if one and one[0] else INVALID for one in answers]
 
     def _session(self, names: list[str], places: list[int], size: int) -> list[int]:
         """Looks once, reads pieces from what was found, and forgets it."""
