@@ -72,11 +72,16 @@ def _mooncake(own: Mapping[str, Any], *, client_ttl: int = 3, **more: Any) -> Sp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mode:
-    """One way to run a system: its space, and under which name its laws stand."""
+    """One way to run a system: its space, and under which name its laws stand.
+
+    `expects` are the kinds of findings that are known of it, each with a minimal
+    schedule in `suites/scenarios/minimal`; in a suite they are no news.
+    """
 
     name: str
     laws: str
     space: Space
+    expects: tuple[str, ...] = ()
 
 
 MODES: Final[Mapping[str, tuple[Mode, ...]]] = {

@@ -44,8 +44,9 @@ def random_schedule(chaos_run):
     """A schedule of this run's seed and system, drawn for one way of reading."""
     options = chaos_run.options
 
-    def of(path, number=0, steps=SHORT, mode=""):
-        (chosen, *_) = modes_of(options.system, [mode] if mode else [])
+    def of(path, number=0, steps=SHORT):
+        modes = modes_of(options.system)
+        chosen = modes[number % len(modes)]
         phrases = {
             name: weight
             for name, weight in chosen.space.phrases.items()
@@ -57,7 +58,9 @@ def random_schedule(chaos_run):
         if options.system == "refimpl":
             space = dataclasses.replace(space, time_scale=options.time_scale)
         schedule = drawn(dataclasses.replace(chosen, space=space), options.seed, number)
-        return dataclasses.replace(schedule, target=options.target)
+        return dataclasses.replace(
+            schedule, target=options.target, expects=chosen.expects
+        )
 
     return of
 
@@ -76,7 +79,7 @@ def test_random_faults_falsify_and_lose_nothing(play, random_schedule, judge, pa
 def test_more_random_faults_falsify_and_lose_nothing(
     play, random_schedule, judge, path, number
 ):
-    """The same, longer."""
+    """The same, longer, and in every mode of the system."""
     judge(play(random_schedule(path, number, LONG)))
 
 
