@@ -19,7 +19,7 @@ from chaos.judge.verdict import Verdict
 ROWS = 10_000
 GOOD = {"wrong_bytes": 0, "hangs": 0, "residual_faults": 0}
 FAST = settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 
 
@@ -253,7 +253,7 @@ def _garbage(name, rng, rows):
     ).samples()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), rows=st.integers(0, 400))
 def test_garbage_is_judged_without_an_error_and_never_passed(seed, rows) -> None:
     rng = np.random.default_rng(seed)
