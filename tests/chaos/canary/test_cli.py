@@ -13,6 +13,7 @@ from xml.etree import ElementTree as Xml
 import pytest
 
 from chaos.canary.cli import main
+from chaos.report.histogram import Series
 from chaos.safety.identity import wait_until
 
 POLICY = """\
@@ -316,6 +317,42 @@ def test_the_same_directory_under_two_names_is_refused(canary, measured) -> None
 
     assert code == 2
     assert "an arm is not judged by itself" in err
+
+
+def logs_of(folder, *, failed):
+    """Turns rows into the histogram log of one metric."""
+    series = Series()
+    rows = (folder / "requests.jsonl").read_text().splitlines()
+    for row in map(json.loads, rows):
+        series.add(row["start_s"], row["ttft_s"])
+    series.write(folder / "ttft_us.hlog")
+    (folder / "requests.jsonl").unlink()
+    edit("meta", {"requests": len(rows) + (failed or 0)})(folder)
+    counters = {"wrong_bytes": 0, "hangs": 0, "residual_faults": 0}
+    if failed is not None:
+        counters["failed_requests"] = failed
+    edit("meta", {"counters": counters})(folder)
+
+
+@pytest.mark.parametrize(
+    ("slow", "failed", "code"),
+    [(1.0, 0, 0), (1.6, 0, 1), (1.0, 80, 1), (1.0, None, 3)],
+)
+def test_histogram_logs_are_judged_unpaired_with_their_failures(
+    canary, measured, policy, slow, failed, code
+) -> None:
+    off = "validity: {max_lag_ratio: null, max_mix_distance: null}\n"
+    policy.write_text(POLICY.replace("hit_rate, ", "hit_rate, required: false, ") + off)
+    baseline = measured("baseline", seed=1, rows=1000)
+    folder = measured("canary", seed=2, rows=1000, slow=slow)
+    logs_of(baseline, failed=0)
+    logs_of(folder, failed=failed)
+    found, out, _ = canary(
+        *("judge", "--baseline", baseline, "--canary", folder, "--policy", policy)
+    )
+
+    assert found == code, out
+    assert "pairs" not in out
 
 
 def test_warn_lets_an_open_verdict_through_and_says_so(judge) -> None:
