@@ -42,12 +42,16 @@ _GIVEN_UP: Final = -9000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One call of a stream, with a code a key."""
+    """One call of a stream, with a code a key.
+
+    `cpu_s` is what its process spent meanwhile, where that is told: waiting may cost.
+    """
 
     begin_s: float
     took_s: float
     codes: tuple[int, ...]
     wrong: int = 0
+    cpu_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +125,7 @@ class Stream:
                     took_s=self._clock() - begin_s,
                     codes=tuple(codes),
                     wrong=wrong,
+                    cpu_s=_cpu_s(self.probe),
                 )
             )
             self._stop.wait(_PAUSE_S)
@@ -275,6 +280,7 @@ def _stall(
             "stall_s": stall_s,
             "bound_s": bound_s,
             "over": float(len(over)),
+            "cpu_per_waited_s": _cpu_per_s(reads),
             "put_stall_s": longest([call.took_s for call in puts]),
             "puts_failed": float(sum(any(call.codes) for call in puts)),
             "puts": float(len(puts)),
@@ -290,21 +296,36 @@ def _healthy(
     lost = [c for c in calls if any(_bad(c, n) for n in at)]
     late = [c for c in calls if c not in lost and c.took_s > bound_s]
     held = held_of(len(calls), len(lost) + len(late))
-    shown = max(lost, key=lambda call: call.took_s, default=None)
-    example = (
-        f", e.g. {list(shown.codes)} after {seconds(shown.took_s)}" if shown else ""
-    )
     return stage.measured(
         Arm.BARE,
         "healthy-keys-used",
         held=held,
-        observed=f"of {len(calls)} mixed reads {len(lost)} lost healthy keys"
-        f"{example}, {len(late)} came late",
+        observed=f"of {len(calls)} mixed reads {len(lost)} lost healthy keys, "
+        f"{len(late)} came late{_longest(calls)}",
         limit=seconds(bound_s),
         samples=len(calls),
         reason=why_untold(held, len(calls)),
         numbers={"lost": float(len(lost)), "late": float(len(late))},
     )
+
+
+def _cpu_s(probe: KvProbe) -> float:
+    """What the latest call of a probe cost, of probes that tell."""
+    return float(getattr(getattr(probe, "last", None), "cpu_s", 0.0))
+
+
+def _cpu_per_s(calls: Sequence[Call]) -> float:
+    """Processor seconds in a second of waiting; above 0.5 somebody spins."""
+    waited_s = sum(call.took_s for call in calls)
+    return sum(call.cpu_s for call in calls) / waited_s if waited_s else 0.0
+
+
+def _longest(calls: Sequence[Call]) -> str:
+    """The codes of the call that took longest, by key."""
+    if not calls:
+        return ""
+    one = max(calls, key=lambda call: call.took_s)
+    return f", the longest answered {list(one.codes)} after {seconds(one.took_s)}"
 
 
 def _bad(call: Call, key: int) -> bool:

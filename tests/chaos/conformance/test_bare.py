@@ -35,7 +35,7 @@ def test_healthy_keys_that_fail_with_the_sick_one_are_lost(pool, stage, by_law):
 
     assert row.held is False
     assert row.numbers["lost"] >= 5
-    assert "[-707, -800, -707]" in row.observed
+    assert "the longest answered [-707, -800, -707]" in row.observed
 
 
 def test_a_pool_that_stays_broken_is_not_back(pool, stage, by_law, monkeypatch):
