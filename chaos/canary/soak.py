@@ -87,6 +87,9 @@ PLANTS: tuple[Plant, ...] = (
         settings=(
             "engine.breaker_min_samples=1000000",
             "engine.breaker_consecutive_deadlines=1000000",
+            # Else the quarantine takes the hung master out, and nobody waits for it.
+            "engine.quarantine_min_samples=1000000",
+            "engine.quarantine_consecutive_faults=1000000",
         ),
         needs=(OUTAGE,),
     ),
