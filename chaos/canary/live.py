@@ -213,10 +213,11 @@ def _measured(run: CanaryRun, say: Callable[[str], object]) -> None:
 class _Eye:
     """Looks at what is on disk, as often as it likes: the test is valid at every look.
 
-    Small runs are not looked at: below `_LEAST` rows an arm there is nothing to see.
+    Events are seen at once. What is slower is looked for from `_LEAST` rows an arm on:
+    with fewer, moments of the machine cannot be told from the build.
     """
 
-    _LEAST = 60
+    _LEAST = 200
 
     def __init__(self, asked: Asked, policy: Policy | None) -> None:
         self._asked = asked
@@ -227,12 +228,16 @@ class _Eye:
         if self._policy is None:
             return False
         from chaos.canary.gate import abort_early
+        from chaos.canary.policy import EarlyAbort
 
         baseline, canary = samples_of(self._asked)
+        policy = self._policy
         if min(len(baseline), len(canary)) < self._LEAST:
-            return False
+            policy = policy.model_copy(
+                update={"early_abort": EarlyAbort(enabled=False)}
+            )
         self.seen = abort_early(
-            self._policy,
+            policy,
             baseline,
             canary,
             floor=_floor(self._asked, self._policy),

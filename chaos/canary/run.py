@@ -16,6 +16,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 from functools import partial
+from statistics import median
 from typing import TYPE_CHECKING
 
 from chaos.canary.cluster_arm import RESIDUAL, ClusterArm
@@ -199,10 +200,16 @@ class CanaryRun:
             abort=arm.abort,
         )
 
-    def _look_up(self, arm: Arm, requests: list[Request]) -> list[float | None]:
-        """Times single lookups, in the quiet after a turn."""
+    def _look_up(self, arm: Arm, requests: list[Request]) -> float | None:
+        """The median of lookups that are timed one by one, in the quiet after a turn.
+
+        One sample a turn: what was timed within a few milliseconds met one moment of
+        the machine, and would be taken for many.
+        """
         asked = requests[: self._plan.look_ups]
-        return [arm.look_up(request) for request in asked]
+        found = [arm.look_up(request) for request in asked]
+        known = [seconds for seconds in found if seconds is not None]
+        return median(known) if known else None
 
     def _record(
         self,
@@ -211,23 +218,21 @@ class CanaryRun:
         run: LoadRun,
         began_s: float,
         rpcs: float | None,
-        looked_up: list[float | None],
+        looked_up: float | None,
     ) -> None:
         """Rows in the order of the trace.
 
         Calls to the control plane are known for the whole turn only: one row of it
-        carries their number a request, so that nobody takes it for many samples.
+        carries their number a request, so that nobody takes it for many samples. It
+        carries the turn's lookup as well.
         """
+        once = {"lookup_ms": _in_ms(looked_up), "rpcs": rpcs}
         samples = {sample.request.request_id: sample for sample in run.samples}
         for at, numbered in enumerate(turn.block.requests):
             sample = samples[numbered.request.request_id]
             at_s = began_s + numbered.request.at_s
             row = arm.row(numbered, sample, turn=turn.number, at_s=at_s)
-            more = {
-                "lookup_ms": _in_ms(looked_up[at]) if at < len(looked_up) else None,
-                "rpcs": rpcs if at == 0 else None,
-            }
-            self._recorders[turn.arm].row(_with(row, more))
+            self._recorders[turn.arm].row(_with(row, once if at == 0 else {}))
 
     # -- chaos -----------------------------------------------------------------------
 

@@ -58,7 +58,8 @@ def test_a_slow_endpoint_is_stopped_before_the_planned_end(
     one.delay_s, slow.delay_s = 0.01, 0.15
     said: list[str] = []
 
-    result = run_asked(asked_of(tmp_path, one.url, slow.url), say=said.append)
+    asked = asked_of(tmp_path, one.url, slow.url, requests=300, per_block=50)
+    result = run_asked(asked, say=said.append)
 
     assert result.verdict.value == "FAIL"
     assert result.aborted_early
@@ -66,11 +67,21 @@ def test_a_slow_endpoint_is_stopped_before_the_planned_end(
     assert any("before the planned end" in line for line in said)
 
 
+def test_too_few_rows_show_no_harm_before_the_end(openai_servers, tmp_path, lenient):
+    one, slow = openai_servers(), openai_servers()
+    one.delay_s, slow.delay_s = 0.01, 0.1
+
+    result = run_asked(asked_of(tmp_path, one.url, slow.url), say=lambda _line: None)
+
+    assert not result.aborted_early
+    assert result.verdict.value == "FAIL"
+
+
 def test_nobody_looks_early_when_that_is_not_wanted(openai_servers, tmp_path, lenient):
     one, slow = openai_servers(), openai_servers()
     one.delay_s, slow.delay_s = 0.01, 0.15
 
-    asked = asked_of(tmp_path, one.url, slow.url, early_abort=False)
+    asked = asked_of(tmp_path, one.url, slow.url, requests=120, early_abort=False)
     result = run_asked(asked, say=lambda _line: None)
 
     assert result.verdict.value == "FAIL"

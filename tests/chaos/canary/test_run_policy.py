@@ -28,8 +28,8 @@ def arm(label, seed, **change):
     metrics["fault_waited"] = np.full(rows, np.nan)
     noise = dice.lognormal(0, 0.05, ROWS)
     metrics["ttft_s"][:ROWS] = base * noise * change.get("ttft", 1.0)
-    lookup = dice.lognormal(0.3, 0.4, ROWS) + change.get("lookup_ms", 0.0)
-    metrics["lookup_ms"][:ROWS] = lookup
+    lookup = dice.lognormal(0.3, 0.25, ROWS // BLOCK) + change.get("lookup_ms", 0.0)
+    metrics["lookup_ms"][:ROWS:BLOCK] = lookup
     rpcs = 3.2 + change.get("rpcs", 0.0) + dice.normal(0, 0.03, ROWS // BLOCK)
     metrics["rpcs"][:ROWS:BLOCK] = rpcs
     metrics["stores"][:ROWS] = shared.integers(0, 2, ROWS) * change.get("stores", 1)
@@ -73,12 +73,13 @@ def stopped_by(result):
     return {each.metric for each in result.judgements if each.verdict.value == "FAIL"}
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_equal_arms_pass(seed):
-    result = verdict(seed)
+def test_equal_arms_are_never_stopped_and_mostly_pass():
+    results = [verdict(seed) for seed in range(20)]
 
-    told = [(e.name, e.reason) for e in result.worst_first if e.verdict.value != "PASS"]
-    assert result.verdict.value == "PASS", told
+    verdicts = [result.verdict.value for result in results]
+    assert "FAIL" not in verdicts
+    assert verdicts.count("PASS") >= 15
+    assert all(r.extend_by for r in results if r.verdict.value == "INCONCLUSIVE")
 
 
 @pytest.mark.parametrize(
