@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from chaos.faults.injector import Injector
     from chaos.load.sample import Sample
-    from chaos.systems.base import Cluster, Request
+    from chaos.systems.base import Cluster, Limits, Request
 
     Drill = Callable[["DrillSite"], "Drilled"]
 
@@ -150,8 +150,8 @@ def late_pages(site: DrillSite) -> Drilled:
     fresh = [prompt(cluster, f"{site.name('fresh')}-{i}", _TOKENS) for i in range(4)]
     links = data_links(cluster, cluster.owners_of(asked)[0][0])
     total_kb = whole_pages(cluster, asked) * cluster.spec.page_bytes / 1024
-    slow_s = 4 * cluster.limits.deadline_s(asked.input_length)
-    with site.inject.bandwidth(links, int(total_kb / slow_s / len(links))):
+    slow_s = _outlasting_s(cluster.limits, asked.input_length)
+    with site.inject.bandwidth(links, max(1, int(total_kb / slow_s / len(links)))):
         late = ask(cluster, engine, again(asked, "late"))
         first = ask_together(cluster, [(engine, each) for each in fresh])
     rest = _asked_again(cluster, engine, fresh, slow_s)
@@ -192,6 +192,18 @@ def wrong_outputs(cluster: Cluster, samples: list[Sample]) -> int:
         sample.answer.output_hash != cluster.expected_output(sample.request)
         for sample in samples
         if sample.answer is not None and sample.answer.ok
+    )
+
+
+def _outlasting_s(limits: Limits, tokens: int) -> float:
+    """How slow a read must be to be under way when others have taken its pages.
+
+    Until then pass its deadline, what its own request computes, and what the others
+    compute; no read of an engine lasts longer than the longest deadline.
+    """
+    computing_s = (tokens + 2 * _TOKENS) / limits.prefill_tokens_per_s
+    return min(
+        1.5 * (limits.deadline_s(tokens) + computing_s), 0.9 * limits.deadline_max_s
     )
 
 

@@ -113,6 +113,7 @@ class Recorder:
         self.directory = directory
         self.rows = 0
         self.counters: dict[str, int] = {}
+        self._so_far: dict[str, int] = {}
         self._about = about
         self._wall = wall
         self._lock = threading.Lock()
@@ -148,7 +149,8 @@ class Recorder:
             if self._ended or self._file is None:
                 return
             self._file.flush()
-        self._write_meta(complete=False, so_far=counters)
+            self._so_far = dict(counters)
+        self._write_meta(complete=False)
 
     def complete(self) -> None:
         """The arm really came to its end: rows on disk first, then the word."""
@@ -174,11 +176,10 @@ class Recorder:
                 file.close()
         self._write_meta(complete=complete)
 
-    def _write_meta(
-        self, *, complete: bool, so_far: Mapping[str, int] | None = None
-    ) -> None:
+    def _write_meta(self, *, complete: bool) -> None:
+        """Of an arm that was not measured to its end, what was counted until then."""
         about = self._about
-        counters = {**self.counters, **(so_far or {})}
+        counters = dict(self.counters) if complete else self._so_far | self.counters
         document: dict[str, Any] = {
             "schema": SCHEMA,
             "arm": about.arm,

@@ -14,6 +14,7 @@ from chaos.canary.drills import (
     STALE_ENDS,
     Drilled,
     DrillSite,
+    _outlasting_s,
     late_read,
     late_reuse,
     run_drill,
@@ -214,3 +215,16 @@ def test_wrong_outputs_are_those_of_good_answers_only(fabricate):
     ]
 
     assert wrong_outputs(cluster, samples) == 1
+
+
+def test_a_late_read_outlasts_what_is_computed_and_not_the_longest_deadline():
+    def limits(rate, longest_s=3.0):
+        return SimpleNamespace(
+            prefill_tokens_per_s=rate,
+            deadline_max_s=longest_s,
+            deadline_s=lambda _tokens: 0.28,
+        )
+
+    assert _outlasting_s(limits(200_000), 8192) == pytest.approx(0.543, abs=0.001)
+    assert _outlasting_s(limits(16_384), 8192) == pytest.approx(1.92)
+    assert _outlasting_s(limits(1_000), 8192) == pytest.approx(2.7)

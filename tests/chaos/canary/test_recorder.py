@@ -83,6 +83,24 @@ def test_a_broken_arm_says_why_and_keeps_its_rows(recorder):
     assert len(rows(recorder.directory)) == 1
 
 
+def test_what_was_counted_so_far_outlives_an_early_end(recorder):
+    recorder.row(row(0))
+    recorder.checkpoint({"wrong_bytes": 2, "hangs": 0})
+    assert meta(recorder.directory)["counters"] == {"wrong_bytes": 2, "hangs": 0}
+    assert meta(recorder.directory)["requests"] == 1
+    recorder.broken("stopped early")
+
+    assert meta(recorder.directory)["counters"] == {"wrong_bytes": 2, "hangs": 0}
+
+
+def test_a_whole_arm_has_its_last_counts_and_no_earlier_ones(recorder):
+    recorder.checkpoint({"hangs": 0, "looked": 1})
+    recorder.count({"hangs": 3})
+    recorder.complete()
+
+    assert meta(recorder.directory)["counters"] == {"hangs": 3}
+
+
 def test_nothing_after_complete_makes_it_incomplete_again(recorder):
     recorder.complete()
     recorder.broken("late")
