@@ -118,7 +118,7 @@ def test_bytes_are_counted_where_they_lie_and_gone_when_removed(cluster) -> None
 
 
 def test_what_listens_on_every_address_is_known(cluster) -> None:
-    """By the kernel's list. Mooncake's handshake and data ports do, whatever is said."""
+    """By the kernel's list: Mooncake's handshake and data ports, whatever is said."""
     probe = cluster.probe()
     probe.join()
     pids = {cluster.process(role).pid: role for role in cluster.roles}
