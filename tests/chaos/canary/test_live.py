@@ -41,13 +41,20 @@ def meta(tmp_path, label):
     return json.loads((tmp_path / label / "meta.json").read_text(encoding="utf-8"))
 
 
-def test_equal_endpoints_pass(openai_servers, tmp_path, lenient):
+def test_equal_endpoints_are_measured_whole_and_not_stopped(
+    openai_servers, tmp_path, lenient
+):
     one, other = openai_servers(), openai_servers()
     one.delay_s = other.delay_s = 0.02
 
-    result = run_asked(asked_of(tmp_path, one.url, other.url), say=lambda _line: None)
+    result = run_asked(
+        asked_of(tmp_path, one.url, other.url, requests=100), say=lambda _line: None
+    )
 
-    assert result.verdict.value == "PASS", result.judgements
+    # PASS on a machine that is not busy, and never FAIL.
+    assert result.verdict.value != "FAIL", result.judgements
+    counted = [each for each in result.judgements if each.family == "invariant"]
+    assert [each.verdict.value for each in counted] == ["PASS"]
     assert meta(tmp_path, "canary")["complete"] is True
 
 
@@ -55,10 +62,10 @@ def test_a_slow_endpoint_is_stopped_before_the_planned_end(
     openai_servers, tmp_path, lenient
 ):
     one, slow = openai_servers(), openai_servers()
-    one.delay_s, slow.delay_s = 0.01, 0.15
+    one.delay_s, slow.delay_s = 0.01, 0.1
     said: list[str] = []
 
-    asked = asked_of(tmp_path, one.url, slow.url, requests=300, per_block=50)
+    asked = asked_of(tmp_path, one.url, slow.url, requests=240, per_block=60)
     result = run_asked(asked, say=said.append)
 
     assert result.verdict.value == "FAIL"
@@ -71,7 +78,8 @@ def test_too_few_rows_show_no_harm_before_the_end(openai_servers, tmp_path, leni
     one, slow = openai_servers(), openai_servers()
     one.delay_s, slow.delay_s = 0.01, 0.1
 
-    result = run_asked(asked_of(tmp_path, one.url, slow.url), say=lambda _line: None)
+    asked = asked_of(tmp_path, one.url, slow.url, requests=100)
+    result = run_asked(asked, say=lambda _line: None)
 
     assert not result.aborted_early
     assert result.verdict.value == "FAIL"
@@ -79,7 +87,7 @@ def test_too_few_rows_show_no_harm_before_the_end(openai_servers, tmp_path, leni
 
 def test_nobody_looks_early_when_that_is_not_wanted(openai_servers, tmp_path, lenient):
     one, slow = openai_servers(), openai_servers()
-    one.delay_s, slow.delay_s = 0.01, 0.15
+    one.delay_s, slow.delay_s = 0.01, 0.1
 
     asked = asked_of(tmp_path, one.url, slow.url, requests=120, early_abort=False)
     result = run_asked(asked, say=lambda _line: None)
