@@ -94,7 +94,7 @@ class _Drawing:
     def steps(self) -> Iterator[Step]:
         """Puts, then traffic with phrases in it, until there are enough steps."""
         space, made = self._space, 0
-        for step in self._beginning():
+        for step in self._everything():
             made += 1
             yield step
         while made < space.steps:
@@ -102,7 +102,8 @@ class _Drawing:
                 made += 1
                 yield step
 
-    def _beginning(self) -> Iterator[Step]:
+    def _everything(self) -> Iterator[Step]:
+        """Puts of every key; those that are still there refuse, or keep their value."""
         for start in range(0, len(self._keys), _KEYS_AT_ONCE):
             keys = self._keys[start : start + _KEYS_AT_ONCE]
             yield self._put(tuple(keys))
@@ -225,6 +226,8 @@ class _Drawing:
         yield Step(do=Do.HEAL, name=label)
         yield from self._traffic(self._dice.randint(0, 2))
         yield from self._look_anew()
+        if self._dice.random() < 0.5:
+            yield from self._everything()
 
     def _restart(self) -> Iterator[Step]:
         """A role is another one at once, and others go on with what they knew."""
@@ -236,6 +239,10 @@ class _Drawing:
         if self._dice.random() < 0.5:
             yield self._put(self._some_keys())
         yield from self._look_anew()
+        if self._dice.random() < 0.5:
+            yield self._wait(2.0)
+            yield from self._everything()
+            yield from self._look_anew()
         yield from self._traffic(self._dice.randint(0, 2))
 
     def _failover(self) -> Iterator[Step]:

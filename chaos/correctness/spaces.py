@@ -41,6 +41,7 @@ _REFIMPL: Final = Space(
     discard_s=6.0,
     slow_kb_per_s=10,
     timeout_s=10.0,
+    master_share=0.15,
     fill_count=1000,
     shape=_REFIMPL_SHAPE,
 )
@@ -94,8 +95,9 @@ MODES: Final[Mapping[str, tuple[Mode, ...]]] = {
             space=_mooncake(
                 {"metadata": "http", "aslr": False},
                 client_ttl=10,
-                phrases={"restart": 4, "kill": 2, "pause": 1},
+                phrases={"restart": 5, "kill": 1, "pause": 1},
                 master_share=0.0,
+                steps=20,
             ),
         ),
         Mode(
