@@ -56,9 +56,14 @@ _MOONCAKE: Final = Space(
     phrases={"kill": 2, "restart": 4, "pause": 2, "fill": 1},
     waits_s=(0.5, 2.0, 4.0),
     lease_s=1.0,
-    timeout_s=6.0,
+    timeout_s=12.0,
     fill_count=1400,
-    shape={"stores": 2, "engines": 0, "store_bytes": 32 << 20},
+    shape={
+        "stores": 2,
+        "engines": 0,
+        "store_bytes": 32 << 20,
+        "placement": "random",
+    },
 )
 _TUNED: Final = {"profile": "tuned"}
 
