@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from chaos.correctness.bench import spec_of
 from chaos.correctness.findings import Kind
 from chaos.correctness.generate import draw
 from chaos.correctness.schedule import (
@@ -19,6 +20,7 @@ from chaos.correctness.soak import drawn
 from chaos.correctness.spaces import MODES, laws_mode, modes_of
 from chaos.errors import UsageError
 
+MINIMAL = sorted(Path(__file__).parents[3].glob("suites/scenarios/minimal/*.yaml"))
 ALL_MODES = [mode for modes in MODES.values() for mode in modes]
 
 
@@ -110,6 +112,15 @@ def test_unknown_systems_and_modes_are_usage_errors():
         modes_of("mooncake", ["fast"])
     (only,) = modes_of("mooncake", ["oplog"])
     assert only.name == "oplog"
+
+
+@pytest.mark.parametrize("file", MINIMAL, ids=[path.stem for path in MINIMAL])
+def test_every_minimal_schedule_can_be_played_and_says_what_it_shows(file):
+    schedule = load_schedule(file)
+    modes_of(schedule.system)
+    assert set(schedule.expects) <= {kind.value for kind in Kind}
+    assert schedule.note
+    spec_of(schedule)
 
 
 def test_the_page_shows_a_schedule_that_is_one_and_names_every_kind():
