@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from chaos.canary.sides import Side
     from chaos.systems.base import Request
 
+POLICY = "policy.yaml"
 _BLOCK_BITS = 20
 """Block ids of one seed; those of scenarios begin at 0. Another seed is another text,
 so that no server knows it from an earlier run."""
@@ -108,6 +109,8 @@ def run_asked(
         for arm in arms.values():
             stack.callback(arm.close)
         policy = policy_of(asked)
+        asked.out.mkdir(parents=True, exist_ok=True)
+        write_policy(asked.out / POLICY, policy)
         early = measure(asked, arms, ledger, say, policy)
     return early or judge(asked, policy)
 
@@ -320,6 +323,18 @@ def policy_of(asked: Asked) -> Policy:
     if asked.on_inconclusive:
         policy = policy.model_copy(update={"on_inconclusive": asked.on_inconclusive})
     return policy
+
+
+def write_policy(path: Path, policy: Policy) -> None:
+    """The policy as a file, so that `canary judge` can judge a live run again."""
+    import yaml
+
+    from chaos.report.files import write_text
+
+    document = policy.model_dump(mode="json", by_alias=True, exclude_none=True)
+    # A check that is switched off is null, and null is not its default.
+    document["validity"] = policy.validity.model_dump(mode="json")
+    write_text(path, yaml.safe_dump(document, sort_keys=False))
 
 
 def judge(asked: Asked, policy: Policy) -> GateResult:

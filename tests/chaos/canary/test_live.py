@@ -8,7 +8,8 @@ import pytest
 
 from chaos.canary import live
 from chaos.canary.live import Asked, check, policy_of, run_asked, trace_of
-from chaos.canary.policy import Policy, RelativeRule
+from chaos.canary.policy import Policy, RelativeRule, load_policy
+from chaos.canary.run_policy import policy_for
 from chaos.canary.sides import Shape, side_of
 from chaos.errors import UsageError
 from chaos.scenario.interrupt import Interrupted
@@ -206,3 +207,15 @@ def test_the_policy_file_and_the_word_of_the_operator_win(tmp_path):
     found = policy_of(asked_of(tmp_path, policy=path, on_inconclusive="extend"))
 
     assert (found.name, found.on_inconclusive) == ("mine", "extend")
+
+
+@pytest.mark.parametrize("kind", ["refimpl", "mooncake", "urls"])
+def test_the_policy_of_a_live_run_is_a_file_that_says_the_same(tmp_path, kind):
+    policy = policy_for({kind}, played=True, drilled=True)
+    off = policy.model_copy(
+        update={"validity": policy.validity.model_copy(update={"max_lag_ratio": None})}
+    )
+
+    for each in (policy, off):
+        live.write_policy(tmp_path / "policy.yaml", each)
+        assert load_policy(tmp_path / "policy.yaml") == each
