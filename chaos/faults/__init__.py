@@ -26,7 +26,7 @@ from chaos.faults.pause import Pause
 from chaos.faults.reset import Reset
 from chaos.faults.restart import Restart
 from chaos.faults.tap import Tap
-from chaos.systems.base import Link
+from chaos.systems.base import Link, WithoutFailpoints
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -213,6 +213,8 @@ def failpoint(
 ) -> Failpoint:
     """A role answers with an error at a named point."""
     _refuse_observed("failpoint", cluster, role)
+    if isinstance(cluster, WithoutFailpoints):
+        cluster.refuse_failpoint(role, name)
     return Failpoint(cluster, role, name, spec)
 
 

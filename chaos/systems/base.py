@@ -308,3 +308,12 @@ class Observed(Protocol):
     def observe_into(self, sink: Callable[[str, Mapping[str, Any]], object]) -> None:
         """`sink(role, what)` is called from a thread, when something changed."""
         ...
+
+
+@runtime_checkable
+class WithoutFailpoints(Protocol):
+    """A cluster some of whose roles are not ours, and have no failpoints."""
+
+    def refuse_failpoint(self, role: str, name: str) -> None:
+        """Raises `NotHere` where nothing would hit this one."""
+        ...

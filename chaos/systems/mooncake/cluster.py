@@ -324,6 +324,9 @@ class MooncakeCluster:
     ) -> int:
         return self._over.drop_pages(request, pages, component=component)
 
+    def refuse_failpoint(self, role: str, name: str) -> None:
+        self._over.refuse_failpoint(role, name)
+
     def set_failpoint(self, role: str, name: str, spec: str) -> None:
         self._over.set_failpoint(role, name, spec)
 

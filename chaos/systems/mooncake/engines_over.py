@@ -114,7 +114,7 @@ class EnginesOver:
         return [f"{e}: {law}" for e in running for law in self._engines.broken_laws(e)]
 
     def set_failpoint(self, role: str, name: str, spec: str) -> None:
-        self._refuse_failpoint(role, name)
+        self.refuse_failpoint(role, name)
         self._engines.ask(role, "PUT", f"/failpoints/{name}", spec)
 
     def clear_failpoints(self, role: str) -> None:
@@ -122,7 +122,7 @@ class EnginesOver:
             self._engines.ask(role, "DELETE", "/failpoints")
 
     def failpoint_hits(self, role: str, name: str) -> int:
-        self._refuse_failpoint(role, name)
+        self.refuse_failpoint(role, name)
         found = self._engines.ask(role, "GET", "/failpoints").get(name, {})
         return int(found.get("hits", 0))
 
@@ -144,7 +144,7 @@ class EnginesOver:
     def _store(self, word: str) -> str:
         return self._plan.store_at(word) if word.count(":") == 1 else word
 
-    def _refuse_failpoint(self, role: str, name: str) -> None:
+    def refuse_failpoint(self, role: str, name: str) -> None:
         """Mooncake has none, and its client runs nothing of ours."""
         if role not in self._names:
             reason = f"{role} is Mooncake's own, whose release has no failpoints"
