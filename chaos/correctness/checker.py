@@ -314,13 +314,16 @@ class _Key:
         )
 
     def _may_be_lost(self, put: _Row, row: _Row) -> bool:
-        """Whether something between a write and a miss may have taken the value."""
+        """Whether something between a write and a miss may have taken the value.
+
+        A removal without a clear answer may have its effect long after.
+        """
         begin_s, end_s = put.begin_s, row.end_s
         removed = any(
             other.do == "remove"
             and other.code not in (_HAS_LEASE, *_ABSENT)
             and other.begin_s <= end_s
-            and begin_s <= other.end_s
+            and (other.code != OK or begin_s <= other.end_s)
             for other in self._rows
         )
         return removed or self._holders_failed(put, begin_s, end_s)
