@@ -80,6 +80,11 @@ class Commands:
         port = str(self.here.ports[role, "segment"])
         return {"MC_STORE_CLIENT_MIN_PORT": port, "MC_STORE_CLIENT_MAX_PORT": port}
 
+    def _near(self) -> bool:
+        """Whether engines put to stores beside them first: as the placement says."""
+        local_first = self.here.shape.spec.placement == "local_first"
+        return local_first and self.engines.settings.mooncake_near
+
     def _launched(self, role: str) -> list[str]:
         """On hosts the agent answers for the end of its roles; here the kernel does."""
         fixed = role.startswith("store") and not self.here.shape.aslr
@@ -122,6 +127,7 @@ class Commands:
             mooncake_admin=here.admin_of(role),
             mooncake_metadata=here.metadata,
             mooncake_host=here.own(role),
+            mooncake_near=self._near(),
             mooncake_near_host=here.near(role),
         )
         python = self.python(role)

@@ -29,10 +29,10 @@ def address(role: str, plane: str = "control", rail: int = 0) -> str:
     return f"127.9.9.{first + int(number or 0)}"
 
 
-def here(local: bool = True, **own) -> layout.Addresses:
+def here(local: bool = True, placement: str = "local_first", **own) -> layout.Addresses:
     env = {"MC_TCP_LANES_PER_PEER": 2}
     overrides = {"mooncake": {"profile": "tuned", **own}, "env": env}
-    spec = ClusterSpec(stores=2, engines=1, overrides=overrides)
+    spec = ClusterSpec(stores=2, engines=1, overrides=overrides, placement=placement)
     shape = shape_of(spec)
     return layout.Addresses(
         shape=shape,
@@ -68,6 +68,14 @@ def test_an_engine_has_mooncake_for_its_pool_and_a_store_beside_it() -> None:
     assert told["--mooncake-admin"] == "127.9.9.200:17001"
     assert told["--mooncake-host"] == "127.9.9.200"
     assert told["--mooncake-near-host"] == "127.9.9.10"
+
+
+def test_an_engine_spreads_its_pages_where_the_placement_is_random() -> None:
+    argv = commands(placement="random").argv("engine-0")
+    told = dict(itertools.pairwise(argv))
+
+    assert told["--mooncake-near"] == "false"
+    assert "--mooncake-near" not in commands().argv("engine-0")
 
 
 def test_on_hosts_nothing_stands_before_the_master_and_agents_end_what_runs() -> None:
