@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from chaos.conformance.faults import NamedFault
     from chaos.conformance.measured import Measured
     from chaos.faults.base import Receipt
+    from chaos.safety.ledger import Ledger
     from chaos.systems.base import Cluster, ClusterSpec
     from chaos.targets.place import Place
 
@@ -92,12 +93,29 @@ def reference_column(
     return rows, injector.receipts
 
 
+class Beside(Clusters):
+    """Clusters beside those of the run, on its ledger: a process has one file of it.
+
+    The run ends its ledger itself.
+    """
+
+    def __init__(self, ledger: Ledger, **named: Any) -> None:
+        super().__init__(**named)
+        self._ledger = ledger
+
+    def close(self) -> None:
+        """Stops everything; the ledger stays open."""
+        self._ledger = None
+        super().close()
+
+
 @contextmanager
 def reference(
-    run_dir: Path, *, place: Place, command: str, seed: int
+    run_dir: Path, *, ledger: Ledger, place: Place, command: str, seed: int
 ) -> Iterator[Clusters]:
     """Clusters of the reference system beside those of the run, ended afterwards."""
-    clusters = Clusters(
+    clusters = Beside(
+        ledger,
         system=REFERENCE,
         run_dir=run_dir / REFERENCE,
         command=command,

@@ -43,6 +43,7 @@ def references(chaos_run):
     )
     with reference(
         chaos_run.report.path,
+        ledger=chaos_run.clusters.ledger,
         place=place,
         command="side by side",
         seed=options.seed,

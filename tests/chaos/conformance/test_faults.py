@@ -5,10 +5,12 @@ from types import SimpleNamespace
 import pytest
 
 from chaos.conformance.faults import FAULTS, HERE, fault_of
-from chaos.conformance.side_by_side import SPANS, shape
+from chaos.conformance.side_by_side import SPANS, reference, shape
 from chaos.conformance.stage import identity_of
 from chaos.errors import NotHere
+from chaos.safety.ledger import FaultState, Ledger
 from chaos.systems.base import Link
+from chaos.targets.place import Place
 
 
 class Recorder:
@@ -90,6 +92,20 @@ def test_mooncakes_own_waits_fit_into_the_patience():
     assert SPANS["default"].patience_s > 60.0
     assert SPANS["default"].window_s > 30.0
     assert SPANS["tuned"].window_s < SPANS["tuned"].patience_s
+
+
+def test_the_clusters_beside_a_run_leave_its_ledger_to_it(tmp_path):
+    ledger = Ledger(tmp_path / "run-1-1.jsonl")
+    place = Place()
+    with reference(
+        tmp_path, ledger=ledger, place=place, command="x", seed=1
+    ) as clusters:
+        assert clusters.ledger is ledger
+    ledger.fault("f", FaultState.PLANNED, kind="kill", target="store-1")
+
+    assert ledger.path.exists()
+    ledger.close()
+    assert not ledger.path.exists()
 
 
 def test_a_cluster_says_which_system_in_which_settings_it_is():
