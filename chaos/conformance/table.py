@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from chaos.conformance.compare import Finding
+    from chaos.conformance.measured import Measured
 
 _COLUMNS = (
     "property", "system", "version", "expected", "measured", "verdict"
@@ -85,28 +86,19 @@ def _side_by_side(findings: Sequence[Finding]) -> Table:
     table.add_column("settings")
     for column in columns:
         table.add_column(column, justify="right")
-    for fault, settings in dict.fromkeys(
-        (s.fault, _settings(s, stalls)) for s in stalls
-    ):
-        cells = [
-            next(
-                (
-                    s.observed
-                    for s in reversed(stalls)
-                    if (s.fault, s.who) == (fault, who)
-                ),
-                "-",
-            )
-            for who in columns
-        ]
+    bare = [one for one in stalls if one.arm is Arm.BARE] or stalls
+    for fault, settings in dict.fromkeys((one.fault, one.settings) for one in bare):
+        rows = [one for one in stalls if one.fault == fault]
+        cells = [_cell(rows, column, settings) for column in columns]
         table.add_row(fault, settings, *cells)
     return table
 
 
-def _settings(one: Any, stalls: Sequence[Any]) -> str:
-    """Those of the bare system, which a fault's row is named by."""
-    bare = [s.settings for s in stalls if s.fault == one.fault and s.arm is Arm.BARE]
-    return str(bare[-1] if bare else one.settings)
+def _cell(rows: Sequence[Measured], who: str, settings: str) -> str:
+    """The latest of these settings; a system without such settings has one column."""
+    own = [one for one in rows if one.who == who]
+    same = [one for one in own if one.settings == settings]
+    return (same or own)[-1].observed if own else "-"
 
 
 def _all(findings: Sequence[Finding]) -> Table:

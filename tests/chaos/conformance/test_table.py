@@ -31,6 +31,18 @@ def test_stalls_stand_side_by_side_in_one_row(measured, profile):
     assert line.index("30.02 s") < line.index("0.21 s") < line.index("0.20 s")
 
 
+def test_the_same_fault_in_other_settings_has_a_row_of_its_own(measured):
+    told = [*rows(measured), measured(settings="default", observed="35.00 s")]
+    lines = render(compare_all(told, [])).splitlines()
+    tuned = next(line for line in lines if "30.02 s" in line)
+    default = next(line for line in lines if "35.00 s" in line)
+
+    assert "tuned" in tuned
+    assert "default" in default
+    assert "0.20 s" in tuned
+    assert "0.20 s" in default
+
+
 def test_every_column_of_the_table_is_there(measured, profile):
     text = render(compare_all(rows(measured), [profile()]))
 
