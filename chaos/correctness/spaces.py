@@ -97,7 +97,7 @@ MODES: Final[Mapping[str, tuple[Mode, ...]]] = {
         Mode(
             name="same-identity",
             laws="",
-            expects=("other-key", "zeros"),
+            expects=("ack-loss", "other-key", "zeros"),
             space=_mooncake(
                 {"metadata": "http", "aslr": False},
                 client_ttl=10,
