@@ -106,18 +106,14 @@ def judge(
     ] = "table",
     as_json: Json = False,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for the verdict in every shape.")
+        Path | None,
+        typer.Option(help="Folder for the page and every shape."),
     ] = None,
-    html: Annotated[
-        bool, typer.Option("--html", help="With --out: report.html as well.")
-    ] = False,
 ) -> None:
     """Judges recorded measurements: rows, histogram logs, or a Prometheus server."""
     from chaos.canary.judging import FromPrometheus, Question, answer, write_answer
 
     form = _format("json" if as_json else form)
-    if html and out is None:
-        raise UsageError("--html has no folder to go to", "say --out DIR")
     server = FromPrometheus(
         url=prometheus,
         baseline=baseline_selector,
@@ -139,8 +135,7 @@ def judge(
     _write_text(_rendered(found, form, command))
     if out is not None:
         write_answer(out, found.result, command=command)
-        if html:
-            _html(found.result.to_document(), *found.arms, out / "report.html")
+        _html(found.result.to_document(), *found.arms, out / "report.html", command)
     _warn(found)
     raise typer.Exit(found.result.exit_code)
 
@@ -286,12 +281,16 @@ def _rendered(found: Answer, form: str, command: str) -> str:
 
 
 def _html(
-    document: dict[str, object], baseline: object, canary: object, out: Path
+    document: dict[str, object],
+    baseline: object,
+    canary: object,
+    out: Path,
+    command: str = "",
 ) -> None:
     from chaos.report.html.gate import write_gate_report
 
     try:
-        write_gate_report(document, baseline, canary, out)  # type: ignore[arg-type]
+        write_gate_report(document, baseline, canary, out, command=command)  # type: ignore[arg-type]
     except OSError as error:
         told = f"{out}: cannot be written: {error.strerror}"
         raise UsageError(told, "choose another --out") from None

@@ -126,9 +126,6 @@ def command(
             help="table, json, junit, markdown, github or openmetrics",
         ),
     ] = "table",
-    html: Annotated[
-        bool, typer.Option("--html", help="report.html beside the verdict")
-    ] = False,
     quiet: Annotated[
         bool, typer.Option("--quiet", help="no progress on stderr")
     ] = False,
@@ -183,7 +180,7 @@ def command(
         command=repeated(sys.argv[1:], chosen),
     )
 
-    raise typer.Exit(_run(asked, shown, quiet=quiet, html=html))
+    raise typer.Exit(_run(asked, shown, quiet=quiet))
 
 
 def new_seed() -> int:
@@ -198,7 +195,7 @@ def repeated(arguments: list[str], seed: int) -> str:
     return shlex.join(["canary", *again])
 
 
-def _run(asked: Asked, form: str, *, quiet: bool, html: bool) -> int:
+def _run(asked: Asked, form: str, *, quiet: bool) -> int:
     """Measures, judges and shows; a signal is the one ending that is told here.
 
     Raises:
@@ -210,8 +207,7 @@ def _run(asked: Asked, form: str, *, quiet: bool, html: bool) -> int:
         _tell(f"{interrupted}: faults undone, clusters stopped, nothing judged")
         return interrupted.exit_code
     show(asked, result, form)
-    if html:
-        _page(asked, result)
+    _page(asked, result)
     return result.exit_code
 
 
@@ -244,7 +240,9 @@ def _page(asked: Asked, result: GateResult) -> None:
         asked.directory(BASELINE),
         asked.directory(CANARY),
         asked.out / "report.html",
+        command=asked.command,
     )
+    _tell(f"report in {asked.out / 'report.html'}")
 
 
 def _form(form: str, as_json: bool) -> str:

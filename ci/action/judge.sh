@@ -20,7 +20,6 @@ option canary-selector "${CANARY_CANARY_SELECTOR:-}"
 option from "${CANARY_FROM:-}"
 option to "${CANARY_TO:-}"
 option queries "${CANARY_QUERIES:-}"
-[ "${CANARY_HTML:-true}" != true ] || arguments+=(--html)
 
 canary "${arguments[@]}"
 code=$?

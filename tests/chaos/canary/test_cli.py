@@ -104,8 +104,8 @@ def test_a_pass_is_written_in_every_shape(judge, tmp_path) -> None:
     assert (folder / "summary.md").read_text().startswith("## canary: ")
     assert (folder / "annotations.txt").read_text().startswith("::notice ")
     assert sorted(path.name for path in folder.iterdir()) == [
-        *("annotations.txt", "junit.xml", "metrics.prom"),
-        *("report.txt", "summary.md", "verdict.json"),
+        *("annotations.txt", "junit.xml", "metrics.prom", "plots"),
+        *("report.html", "report.txt", "summary.md", "verdict.json"),
     ]
 
 
@@ -284,7 +284,6 @@ def test_a_measurement_that_is_not_sound_never_passes(judge, name) -> None:
         ["--baseline", "B", "--canary", "C", "--on-inconclusive", "pass"],
         ["--baseline", "B", "--canary", "C", "--format", "pdf"],
         ["--baseline", "B", "--canary", "C", "--noise-floor", "policy.yaml"],
-        ["--baseline", "B", "--canary", "C", "--html"],
         ["--baseline", "B", "--canary", "C", "--out", "policy.yaml"],
         ["--baseline", "B", "--canary", "C", "--prometheus", "http://127.0.0.1:1"],
         ["--prometheus", "ftp://x", "--from", "-1h", "--to", "now"],

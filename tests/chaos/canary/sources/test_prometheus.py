@@ -210,7 +210,7 @@ def judge(tmp_path, capsys, monkeypatch):
     (tmp_path / "policy.yaml").write_text(POLICY)
     (tmp_path / "queries.yaml").write_text(QUERIES)
 
-    def run(server, canary, baseline="stable", html=False, **changed):
+    def run(server, canary, baseline="stable", **changed):
         url, begin, end = server
         options = {
             "prometheus": url,
@@ -225,7 +225,6 @@ def judge(tmp_path, capsys, monkeypatch):
         words = [
             w for name, value in options.items() for w in (f"--{name}", str(value))
         ]
-        words += ["--html"] * html
         monkeypatch.setattr(sys, "argv", ["canary", "judge", *words])
         code = main(["judge", *words, "--json"])
         out, err = capsys.readouterr()
@@ -259,7 +258,7 @@ def test_an_unchanged_build_passes(prometheus, judge) -> None:
 
 @needs_prometheus
 def test_a_page_is_drawn_from_buckets_too(prometheus, judge, tmp_path) -> None:
-    code, _ = judge(prometheus, "canary", out=tmp_path / "v", html=True)
+    code, _ = judge(prometheus, "canary", out=tmp_path / "v")
 
     assert code == 0
     assert "<html" in (tmp_path / "v" / "report.html").read_text()
