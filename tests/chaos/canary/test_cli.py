@@ -408,7 +408,8 @@ def test_a_password_in_the_command_is_in_no_shape(
         *("judge", "--baseline", baseline, "--canary", folder, "--policy", policy),
         *("--out", odd, "--queries", "http://eve:s3cretword@host/x"),
     )
-    told = "".join(path.read_text() for path in odd.iterdir())
+    shapes = [path for path in odd.rglob("*") if path.suffix not in ("", ".png")]
+    told = "".join(path.read_text() for path in shapes)
 
     assert "canary judge" in told
     assert "s3cretword" not in told
