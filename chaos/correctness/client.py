@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from chaos.systems.base import KvProbe
 
 OK: Final = 0
-_ABSENT: Final = -704
 THREADS: Final = "correctness-"
 _BATCH: Final = 64
 
@@ -71,10 +70,7 @@ class Call:
 
 
 class Client:
-    """The calls of one client. Keys are those of the schedule; `prefix` makes names.
-
-    `counts`: an existing key is answered with 1, one that is not there with 0.
-    """
+    """The calls of one client. Keys are those of the schedule; `prefix` makes names."""
 
     def __init__(
         self,
@@ -84,13 +80,11 @@ class Client:
         prefix: str,
         size_bytes: int,
         among: Sequence[str],
-        counts: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
         self._clock = clock
         self.call: Call | None = None
-        self._counts = counts
         self._make = make
         self._prefix = prefix
         self._size = size_bytes
@@ -151,10 +145,8 @@ class Client:
         )
 
     def exists(self, keys: Sequence[str], timeout_s: float) -> Answer:
-        """0 there, -704 not, whatever the system's own way to say it is."""
+        """0 there, -704 not."""
         codes = self._here().exists(self._names(keys), timeout_s=timeout_s)
-        if self._counts:
-            codes = [_ABSENT if code == 0 else min(code, OK) for code in codes]
         return Answer(codes=tuple(codes))
 
     def remove(self, keys: Sequence[str], timeout_s: float) -> Answer:

@@ -43,8 +43,6 @@ _HOLDER: Final = "holder "
 _LEADER: Final = "leader"
 _STARTS: Final = frozenset({"kill", "restart"})
 _AT_ONCE: Final = frozenset({"restart"})
-_COUNTS: Final = frozenset({"mooncake"})
-"""Systems that answer 1 for a key that exists, and 0 for one that does not."""
 _RETRIES: Final = 5
 _DEFINITE: Final = frozenset({0, -704, -712})
 _plays = itertools.count(1)
@@ -304,7 +302,6 @@ class _Player:
                 prefix=self._prefix,
                 size_bytes=self._schedule.size_bytes,
                 among=self._schedule.keys,
-                counts=self._schedule.system in _COUNTS,
                 clock=self._stage.clock,
             )
         return self._clients[name]

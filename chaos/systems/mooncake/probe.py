@@ -28,6 +28,8 @@ _PARTS: Final = (
     " write parts of one object"
 )
 _HALF_A_PUT: Final = "Mooncake's client has no PutStart or PutEnd of its own"
+_NOT_FOUND: Final = -704
+"""OBJECT_NOT_FOUND (Mooncake `types.h`)."""
 
 
 class MooncakeProbe:
@@ -159,8 +161,8 @@ class MooncakeProbe:
         return [Seen.from_row(row) for row in reply.result]
 
     def exists(self, names: Sequence[str], *, timeout_s: float = 2.0) -> list[int]:
-        """1 there, 0 not, below 0 an error, as Mooncake says it."""
-        return self._codes("exists", names, timeout_s)
+        """0 there, -704 not, else an error: Mooncake itself says 1, 0, below 0."""
+        return [_code_of(found) for found in self._codes("exists", names, timeout_s)]
 
     def remove(self, names: Sequence[str], *, timeout_s: float = 2.0) -> list[int]:
         """Removes also what has a lease."""
@@ -218,6 +220,11 @@ class MooncakeProbe:
     def _call(self, op: str, timeout_s: float, **fields: Any) -> Reply:
         self.last = reply = self.client.call(op, deadline_s=timeout_s, **fields)
         return reply
+
+
+def _code_of(found: int) -> int:
+    """A count of `batch_is_exist` as a code of `KvProbe`; other codes as they are."""
+    return _NOT_FOUND if found == 0 else min(found, 0)
 
 
 def _wrong(seen: Seen, variant: int | None) -> bool:

