@@ -254,7 +254,10 @@ def _decide(item: pytest.Item) -> None:
     soft = item.config.stash[RUN].options.inconclusive == "skip"
     if soft and case.docket.verdict is Verdict.INCONCLUSIVE:
         pytest.skip(case.docket.reason)
-    pytest.fail(f"{case.docket.reason}\n{case.reproduce}", pytrace=False)
+    from chaos.expected import refusal_of
+
+    words = f"{case.docket.reason}\n{case.reproduce}"
+    raise refusal_of(case.docket.judgements, words)
 
 
 def _fixture_names(item: pytest.Item) -> list[str]:
