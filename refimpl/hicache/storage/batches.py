@@ -1,7 +1,9 @@
 """Rows of one call to Mooncake: cut by store and lane, carried, and what came of them.
 
 Bytes go from stores into the memory of lanes and from there, by the caller's own
-thread, into its buffers, and the other way; never directly.
+thread, into its buffers, and the other way; never directly. Behind the bytes of every
+object stands a guard of them and of its name: a store that came back with other memory
+answers good codes for bytes that are not the object's, and Mooncake checks none.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from refimpl.core.codes import Code, Outcome, outcome_of
+from refimpl.core.hashing import checksum_of_pieces
 from refimpl.hicache.storage.base import StorageResult
 from refimpl.hicache.storage.calls import Task
 
@@ -22,6 +25,15 @@ if TYPE_CHECKING:
 
     from refimpl.hicache.storage.lanes import Job, Lane
     from refimpl.hicache.storage.native import Native
+
+
+GUARD_BYTES = 8
+
+
+def guard_of(name: str, data: memoryview) -> bytes:
+    """What must stand behind the bytes of the object of that name."""
+    words = checksum_of_pieces([name.encode(), data])
+    return words.to_bytes(GUARD_BYTES, "little")
 
 
 class Owner(Protocol):
@@ -63,7 +75,7 @@ class Batch:
         chosen: list[int] = []
         used = 0
         for row in rows:
-            size = len(self._buffers[row])
+            size = len(self._buffers[row]) + GUARD_BYTES
             if self._settled[row]:
                 continue
             if size > most:
@@ -113,8 +125,8 @@ class Batch:
         self._heard[endpoint] = max(self._heard.get(endpoint, 0.0), at_s)
 
     def _slices(self, lane: Lane, rows: Sequence[int]) -> list[tuple[int, int]]:
-        """Start and size in a lane's memory of every row of a task."""
-        sizes = [len(self._buffers[row]) for row in rows]
+        """Start and size in a lane's memory of every row of a task, with its guard."""
+        sizes = [len(self._buffers[row]) + GUARD_BYTES for row in rows]
         starts = itertools.accumulate(sizes, initial=0)
         return list(zip(starts, sizes, strict=False))
 
@@ -162,11 +174,20 @@ class Read(Batch):
             if code == Code.OK and got != size:
                 code = Code.TRANSFER_FAIL
             if code == Code.OK:
-                self._buffers[row][:] = lane.memory[start : start + size].data
-                self._owner.note_served(endpoint, self.names[row], size)
+                code = self._give(row, lane.memory[start : start + size].data)
+            if code == Code.OK:
+                data = len(self._buffers[row])
+                self._owner.note_served(endpoint, self.names[row], data)
             self._settle(row, code)
             codes.append(code)
         self._blame(endpoint, codes)
+
+    def _give(self, row: int, found: memoryview) -> int:
+        """Copies to the caller and looks at the copy: nothing can change that now."""
+        buffer = self._buffers[row]
+        buffer[:] = found[:-GUARD_BYTES]
+        same = guard_of(self.names[row], buffer) == found[-GUARD_BYTES:]
+        return Code.OK if same else Code.CHECKSUM_MISMATCH
 
 
 class Write(Batch):
@@ -189,9 +210,11 @@ class Write(Batch):
 
         def fill(lane: Lane) -> None:
             for row, (start, size) in zip(rows, self._slices(lane, rows), strict=True):
-                lane.memory[start : start + size] = np.frombuffer(
-                    self._buffers[row], np.uint8
-                )
+                data = self._buffers[row]
+                guard = guard_of(self.names[row], data)
+                at = start + size - GUARD_BYTES
+                lane.memory[start:at] = np.frombuffer(data, np.uint8)
+                lane.memory[at : start + size] = np.frombuffer(guard, np.uint8)
 
         def work(lane: Lane) -> Sequence[int]:
             cut = self._slices(lane, rows)

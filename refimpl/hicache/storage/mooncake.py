@@ -50,7 +50,8 @@ class MooncakeSettings:
     """Sizes are bytes, durations seconds of the machine: none is scaled.
 
     `admin` is HOST:PORT of the master's admin HTTP; without it Mooncake chooses the
-    place of every put, and a put that hangs names nobody.
+    place of every put, and a put that hangs names nobody. The largest object is
+    `lane_bytes` less its guard of 8 bytes (`batches.py`).
     """
 
     admin: str = ""

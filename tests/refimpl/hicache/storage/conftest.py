@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from refimpl.core.codes import Code
+from refimpl.hicache.storage.batches import guard_of
 from refimpl.hicache.storage.mooncake import (
     MooncakeSettings,
     MooncakeStorage,
@@ -168,7 +169,8 @@ class Rig:
         for rank in range(self.ranks):
             value = bytes([number]) * part
             name = object_name(key, rank, self.ranks)
-            self.native.objects[name] = (endpoint, value)
+            guarded = value + guard_of(name, memoryview(value))
+            self.native.objects[name] = (endpoint, guarded)
         return key
 
     def get(self, *keys: bytes, size: int = 64, timeout_s: float = 2.0, **how):

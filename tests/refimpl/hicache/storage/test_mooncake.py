@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from refimpl.core.codes import Code
+from refimpl.hicache.storage.batches import GUARD_BYTES
 from refimpl.hicache.storage.mooncake import (
     MooncakeSettings,
     MooncakeStorage,
@@ -48,6 +49,23 @@ def test_a_short_read_is_no_success(rig):
 
     assert got.codes.tolist() == [Code.TRANSFER_FAIL]
     assert bytes(buffers[0]) == bytes(64)
+
+
+@pytest.mark.parametrize("what", ["zeros", "another object", "one bit"])
+def test_a_good_answer_with_other_bytes_is_a_fault_of_its_store(rig, what):
+    key, other = rig.place("a:1", 1), rig.place("b:1", 2)
+    names, objects = (key.hex(), other.hex()), rig.native.objects
+    mine = objects[names[0]][1]
+    wrong = {
+        "zeros": bytes(len(mine)),
+        "another object": objects[names[1]][1],
+        "one bit": bytes([mine[0] ^ 1]) + mine[1:],
+    }[what]
+    objects[names[0]] = ("a:1", wrong)
+    got, _, _ = rig.get(key, other)
+
+    assert got.codes.tolist() == [Code.CHECKSUM_MISMATCH, 0]
+    assert got.endpoints == {"a:1": Code.CHECKSUM_MISMATCH, "b:1": 0}
 
 
 def test_healthy_keys_of_a_mixed_batch_are_used_and_the_hung_store_is_named(rig):
@@ -246,7 +264,7 @@ def test_whatever_a_native_call_raises_is_a_code(rig):
 
 
 def test_an_object_larger_than_a_lane_is_refused_and_the_rest_is_read(mooncake):
-    rig = mooncake(lane_bytes=64)
+    rig = mooncake(lane_bytes=64 + GUARD_BYTES)
     keys = [rig.place("a:1", 1), rig.place("a:1", 2, 65)]
     buffers = [bytearray(64), bytearray(65)]
     got = rig.storage.get(b"".join(keys), [memoryview(b) for b in buffers], timeout_s=1)
