@@ -84,6 +84,7 @@ class Stream:
         self._call = call
         self._clock = clock
         self._stop = threading.Event()
+        self._broke: Exception | None = None
         self._thread = threading.Thread(target=self._body, name=f"stream-{name}")
         self._thread.daemon = True
 
@@ -99,12 +100,15 @@ class Stream:
         """Waits for the last call.
 
         Raises:
-            HarnessError: It did not end, although it has a deadline.
+            HarnessError: It did not end, although it has a deadline, or ended early.
         """
         self._thread.join(timeout_s)
         if self._thread.is_alive():
             message = f"the stream {self.name} did not end"
             raise HarnessError(message)
+        if self._broke is not None:
+            message = f"the stream {self.name} broke: {self._broke!r}"
+            raise HarnessError(message) from self._broke
 
     def within(self, receipt: Receipt) -> list[Call]:
         """The calls that began while the fault was there."""
@@ -113,6 +117,12 @@ class Stream:
         return [call for call in self.calls if begin_s <= call.begin_s < end_s]
 
     def _body(self) -> None:
+        try:
+            self._calls_until_told()
+        except Exception as error:  # raised where the stream is joined
+            self._broke = error
+
+    def _calls_until_told(self) -> None:
         while not self._stop.is_set() and len(self.calls) < _KEPT:
             begin_s = self._clock()
             try:
@@ -262,7 +272,8 @@ def _writes_and_reads(probe: KvProbe, names: list[str]) -> bool:
 def _stall(
     stage: Stage, streams: _Streams, receipt: Receipt, bound_s: float
 ) -> Measured:
-    reads = [*streams.bad.within(receipt), *streams.mixed.within(receipt)]
+    asked = [*streams.bad.within(receipt), *streams.mixed.within(receipt)]
+    reads = [call for call in asked if _told(call, bound_s)]
     puts = streams.put.within(receipt)
     over = [call for call in reads if call.took_s > bound_s]
     stall_s = longest([call.took_s for call in reads])
@@ -280,6 +291,8 @@ def _stall(
             "stall_s": stall_s,
             "bound_s": bound_s,
             "over": float(len(over)),
+            "untold": float(len(asked) - len(reads)),
+            "wrong": float(sum(call.wrong for call in reads)),
             "cpu_per_waited_s": _cpu_per_s(reads),
             "put_stall_s": longest([call.took_s for call in puts]),
             "puts_failed": float(sum(any(call.codes) for call in puts)),
@@ -291,9 +304,10 @@ def _stall(
 def _healthy(
     stage: Stage, keys: Keys, mixed: Stream, receipt: Receipt, bound_s: float
 ) -> Measured:
-    calls = mixed.within(receipt)
+    calls = [call for call in mixed.within(receipt) if _told(call, bound_s)]
     at = [n for n, name in enumerate(keys.mixed) if name != keys.bad]
-    lost = [c for c in calls if any(_bad(c, n) for n in at)]
+    lost = [c for c in calls if c.wrong or any(_bad(c, n) for n in at)]
+    wrong = sum(call.wrong for call in calls)
     late = [c for c in calls if c not in lost and c.took_s > bound_s]
     held = held_of(len(calls), len(lost) + len(late))
     return stage.measured(
@@ -301,11 +315,15 @@ def _healthy(
         "healthy-keys-used",
         held=held,
         observed=f"of {len(calls)} mixed reads {len(lost)} lost healthy keys, "
-        f"{len(late)} came late{_longest(calls)}",
+        f"{len(late)} came late{_longest(calls)}{_wrong(wrong)}",
         limit=seconds(bound_s),
         samples=len(calls),
         reason=why_untold(held, len(calls)),
-        numbers={"lost": float(len(lost)), "late": float(len(late))},
+        numbers={
+            "lost": float(len(lost)),
+            "late": float(len(late)),
+            "wrong": float(wrong),
+        },
     )
 
 
@@ -326,6 +344,21 @@ def _longest(calls: Sequence[Call]) -> str:
         return ""
     one = max(calls, key=lambda call: call.took_s)
     return f", the longest answered {list(one.codes)} after {seconds(one.took_s)}"
+
+
+def _wrong(count: int) -> str:
+    """Good codes with bytes that were not the key's: worse than any error."""
+    return f", {count} good reads gave wrong bytes" if count else ""
+
+
+def _told(call: Call, bound_s: float) -> bool:
+    """Whether a read tells something of the system.
+
+    One that broke in the harness, or found no client to ask, is no quick answer; one
+    that was waited for beyond the bound is a stall, whoever gave it up.
+    """
+    given_up = any(code <= _GIVEN_UP for code in call.codes)
+    return call.took_s > bound_s or not given_up
 
 
 def _bad(call: Call, key: int) -> bool:

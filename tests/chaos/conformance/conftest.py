@@ -123,6 +123,8 @@ class Pool:
         self.code = -800
         self.stall_s = 0.0
         self.poisons = 0
+        self.wrong = 0
+        self.breaks: Exception | None = None
         self.never_back = False
         self.was_sick = False
         self.kept: dict[str, str] = {}
@@ -208,7 +210,9 @@ class Kv:
         hit = [pool.sick == "master" or pool.kept.get(n) == pool.sick for n in names]
         if pool.sick and any(hit):
             time.sleep(pool.stall_s)
-            return [pool.code if bad else pool.poisons for bad in hit], 0
+            if pool.breaks is not None:
+                raise pool.breaks
+            return [pool.code if bad else pool.poisons for bad in hit], pool.wrong
         return [0 if n in pool.kept else -704 for n in names], 0
 
     def close(self):

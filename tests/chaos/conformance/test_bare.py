@@ -38,6 +38,41 @@ def test_healthy_keys_that_fail_with_the_sick_one_are_lost(pool, stage, by_law):
     assert "the longest answered [-707, -800, -707]" in row.observed
 
 
+def test_healthy_keys_with_wrong_bytes_are_lost_whatever_their_codes(
+    pool, stage, by_law
+):
+    pool.wrong = 1
+    row = by_law(measure_bare(stage()))["healthy-keys-used"]
+
+    assert row.held is False
+    assert "wrong bytes" in row.observed
+
+
+@pytest.mark.parametrize("code", [-9000, -9002, -9003])
+def test_reads_that_nobody_answered_do_not_say_that_it_holds(pool, stage, by_law, code):
+    pool.code = pool.poisons = code
+    rows = by_law(measure_bare(stage()))
+
+    assert rows["stall-bounded"].held is None
+    assert rows["stall-bounded"].numbers["untold"] >= 5
+    assert rows["healthy-keys-used"].held is None
+
+
+def test_reads_that_break_in_the_harness_tell_nothing(pool, stage, by_law):
+    pool.breaks = HarnessError("the worker broke")
+    rows = by_law(measure_bare(stage()))
+
+    assert rows["stall-bounded"].held is None
+    assert rows["healthy-keys-used"].held is None
+
+
+def test_a_stream_that_ends_early_is_an_error_of_the_harness(pool, stage):
+    pool.breaks = KeyError("a bug of ours")
+
+    with pytest.raises(HarnessError, match="a bug of ours"):
+        measure_bare(stage())
+
+
 def test_a_pool_that_stays_broken_is_not_back(pool, stage, by_law, monkeypatch):
     monkeypatch.setattr("chaos.conformance.bare.BACK_WITHIN_S", 0.2)
     pool.never_back = True
