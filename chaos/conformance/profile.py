@@ -11,8 +11,8 @@
         seen: {held: 0, failed: 20}
         reference: where it is written, or why it is so
 
-`fails` is said only of what failed in 20 of 20 runs, and `holds` only of what never
-failed: everything else is `sometimes` (never red) or `unknown`.
+`fails` is said only of what failed in 20 of 20 runs, and `holds` only of what was seen
+to hold and never failed: everything else is `sometimes` (never red) or `unknown`.
 """
 
 from __future__ import annotations
@@ -93,6 +93,8 @@ class Expectation(BaseModel):
             )
         if self.expect is Expect.HOLDS and seen.failed:
             raise ValueError(f"`holds` was seen to fail {seen.failed} times")
+        if self.expect is Expect.HOLDS and not seen.held:
+            raise ValueError("`holds` was never seen to hold; say unknown")
 
 
 class Profile(BaseModel):

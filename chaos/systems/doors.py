@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import urllib.error
 import urllib.request
@@ -19,7 +20,7 @@ def ask(
     """What a role's admin door answers, as JSON; nothing is an empty object.
 
     Raises:
-        HarnessError: It refused, or does not answer.
+        HarnessError: It refused, does not answer, or not in JSON.
     """
     data = body.encode() if body else None
     headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -33,7 +34,11 @@ def ask(
         error.close()
         message = f"{role} refused {method} {path}: {detail}"
         raise HarnessError(message) from error
-    except OSError as error:
-        message = f"{role} does not answer {method} {path}: {error}"
+    except (OSError, http.client.HTTPException) as error:
+        message = f"{role} does not answer {method} {path}: {error!r}"
         raise HarnessError(message) from error
-    return json.loads(text) if text else {}
+    try:
+        return json.loads(text) if text else {}
+    except ValueError as error:
+        message = f"{role} answers {method} {path} with {text[:80]!r}"
+        raise HarnessError(message) from error

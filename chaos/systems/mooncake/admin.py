@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import urllib.error
 import urllib.request
@@ -38,12 +39,15 @@ class Admin:
         url = f"http://{self.address}{path}"
         try:
             with _DIRECT.open(url, timeout=self.timeout_s) as answer:
-                return str(answer.read(_MOST_BYTES).decode(errors="replace"))
+                found = answer.read(_MOST_BYTES)
+                if answer.length and len(found) < _MOST_BYTES:
+                    raise http.client.IncompleteRead(found, answer.length)
+                return str(found.decode(errors="replace"))
         except urllib.error.HTTPError as error:
             error.close()
             message = f"the master at {self.address} answers {error.code} to {path}"
             raise HarnessError(message) from error
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:
             message = f"the master at {self.address} does not answer {path}: {error}"
             raise HarnessError(message) from error
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -95,24 +96,27 @@ class _Run:
 
     def give_up(self) -> None:
         """Abandons what has not come back and takes what just has."""
-        for task, job in self._running:
-            if self._lanes.abandon(job):
+        with ExitStack() as stack:  # no lane is lost to what another one's end raises
+            for task, job in self._running:
+                stack.callback(self._part_with, task, job)
+            self._running.clear()
+            for task in self._waiting:
                 task.fail(Code.RPC_TIMEOUT)
-            else:
-                self._take(task, job)
-        self._running.clear()
-        for task in self._waiting:
+            self._waiting.clear()
+
+    def _part_with(self, task: Task[Any], job: Job[Any]) -> None:
+        if self._lanes.abandon(job):
             task.fail(Code.RPC_TIMEOUT)
-        self._waiting.clear()
+        else:
+            self._take(task, job)
 
     def _called_off(self) -> bool:
         return self._cancel is not None and self._cancel.is_set()
 
     def _collect(self) -> None:
-        done = [each for each in self._running if each[1].done]
-        self._running = [each for each in self._running if not each[1].done]
-        for task, job in done:
-            self._take(task, job)
+        for each in [each for each in self._running if each[1].done]:
+            self._running.remove(each)
+            self._take(*each)
 
     def _take(self, task: Task[Any], job: Job[Any]) -> None:
         try:

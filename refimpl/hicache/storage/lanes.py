@@ -160,7 +160,7 @@ class Lanes:
             }
 
     def close(self, timeout_s: float) -> int:
-        """Ends idle threads; answers how many hang and are left behind."""
+        """Ends idle threads; answers how many are in a call and are left behind."""
         with self._lock:
             self._closed = True
             free = list(self._free)
@@ -171,7 +171,7 @@ class Lanes:
         for thread in threads:
             thread.join(max(0.0, until - self._clock()))
         with self._lock:
-            return self._hung.total()
+            return self.count - len(self._free)
 
     # --- in a lane's thread ---
 

@@ -209,9 +209,9 @@ class MooncakeStorage:
         if self._segments is not None:
             self._segments.close()
         self._connector.join(_CLOSE_S)
-        hung = self._lanes.close(_CLOSE_S)
+        busy = self._lanes.close(_CLOSE_S)
         client, self._client = self._client, None
-        if client is not None and not hung:
+        if client is not None and not busy:
             ending = threading.Thread(target=client.close, daemon=True)
             ending.start()
             ending.join(_CLOSE_S)

@@ -21,7 +21,7 @@ CASES = [
 @pytest.fixture
 def expectation(profile, row):
     def build(expect):
-        seen = {"held": 0, "failed": 20} if expect == "fails" else None
+        seen = {"fails": {"failed": 20}, "holds": {"held": 1}}.get(expect)
         return profile(row(expect=expect, seen=seen)).expected[0]
 
     return build

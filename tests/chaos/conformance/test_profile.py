@@ -44,6 +44,11 @@ def test_holds_is_not_said_of_what_was_seen_to_fail(profile, row):
         profile(row(expect="holds", seen={"held": 30, "failed": 1}))
 
 
+def test_holds_is_not_said_of_what_was_never_seen(profile, row):
+    with pytest.raises(ValidationError, match="never seen to hold"):
+        profile(row(expect="holds", seen=None))
+
+
 @pytest.mark.parametrize("expect", ["holds", "sometimes"])
 def test_an_expectation_without_a_reference_is_refused(profile, row, expect):
     with pytest.raises(ValidationError, match="reference"):
@@ -108,7 +113,7 @@ def test_two_files_do_not_speak_of_one_version(written, tmp_path):
 def test_its_own_settings_are_looked_for_before_all_settings(profile, row):
     made = profile(
         row(settings="*", expect="sometimes"),
-        row(settings="tuned", expect="holds", seen=None),
+        row(settings="tuned", expect="holds", seen={"held": 1}),
     )
 
     def found(settings):

@@ -394,6 +394,34 @@ def test_close_ends_the_threads_and_the_client(rig):
     assert rig.get(key)[0].codes.tolist() == [Code.RPC_FAIL]
 
 
+def test_close_leaves_a_client_alone_in_which_somebody_still_waits(mooncake):
+    rig = mooncake()
+    key = rig.place("b:1", 2)
+    rig.native.hold("b:1")
+    reader = threading.Thread(target=rig.get, args=(key,), kwargs={"timeout_s": 20})
+    reader.start()
+    assert rig.until(lambda: rig.storage.stats()["lanes"]["free"] == 15)
+    assert rig.until(lambda: rig.native.count("places") == 1)
+    rig.storage.close()
+    closed_meanwhile = rig.native.closed
+    rig.native.let_go()
+    reader.join(5)
+
+    assert not closed_meanwhile
+    assert not reader.is_alive()
+
+
+def test_a_buffer_that_cannot_be_written_costs_no_lane(rig):
+    keys = [rig.place(e, n) for n, e in enumerate(rig.native.endpoints, 1)]
+    for _ in range(16):
+        buffers = [memoryview(bytes(64)) for _ in keys]
+        with pytest.raises(TypeError):
+            rig.storage.get(b"".join(keys), buffers, timeout_s=2)
+
+    assert rig.until(lambda: rig.storage.stats()["lanes"]["free"] == 16, 1.0)
+    assert rig.get(*keys)[0].codes.tolist() == [0] * 4
+
+
 def test_close_leaves_a_client_with_hung_calls_alone_and_does_not_wait(mooncake):
     rig = mooncake()
     key = rig.place("b:1", 2)
