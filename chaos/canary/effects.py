@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from chaos.canary.latencies import LARGEST, oddity, ranked, unmeasured_share
+from chaos.canary.latencies import (
+    LARGEST,
+    most_unmeasured,
+    oddity,
+    ranked,
+    unmeasured_share,
+)
 from chaos.canary.stats.effect import Effect
 from chaos.canary.stats.means import mean_ratio, share_difference
 from chaos.canary.stats.quantiles import bounded_quantile, quantile_ratio
@@ -258,10 +264,18 @@ def _missing(
     if not all(there):
         return Refusal(reason=_nowhere(name, (int(there[0]), int(there[1]))))
     shares = [unmeasured_share(each, name) for each in (baseline, canary)]
-    if abs(shares[0] - shares[1]) > policy.validity.max_unmeasured:
+    allowed = most_unmeasured(policy.validity.max_unmeasured, _beyond(rule))
+    if abs(shares[0] - shares[1]) > allowed:
         return Refusal(reason=_uneven(name, shares))
     odd = oddity(baseline, name) or oddity(canary, name)
     return Refusal(reason=odd) if odd else None
+
+
+def _beyond(rule: RelativeRule) -> float | None:
+    """The share of the requests that decides; None where all of them do."""
+    if rule.statistic == "exceedance":
+        return rule.limit
+    return None if rule.quantile is None else 1 - rule.quantile
 
 
 def _nowhere(what: str, counts: Sequence[int]) -> str:

@@ -66,6 +66,7 @@ def judge(
         judge_invariant(name, baseline, canary) for name in policy.invariants
     )
     compared, notes = _compared(policy, baseline, canary, pairing, floor)
+    valid = (*valid, *_anything(policy, compared))
     doubts = [row for row in valid if row.verdict is not Verdict.PASS]
     if doubts:
         compared = tuple(_doubted(row, doubts[0]) for row in compared)
@@ -222,6 +223,25 @@ def _floor_there(policy: Policy, floor: NoiseFloor | None) -> tuple[GateJudgemen
             verdict=Verdict.PASS if there else Verdict.INCONCLUSIVE,
             limit="the file that the policy names",
             reason=reason,
+        ),
+    )
+
+
+def _anything(
+    policy: Policy, compared: tuple[GateJudgement, ...]
+) -> tuple[GateJudgement, ...]:
+    """Rules that may be left out are not all left out: that would clear anybody."""
+    if compared or not (policy.slos or policy.relative):
+        return ()
+    return (
+        GateJudgement(
+            name="anything measured",
+            family="validity",
+            metric="anything measured",
+            verdict=Verdict.INCONCLUSIVE,
+            limit="one slo or relative rule at least",
+            reason="nothing that the policy's slos and relative rules ask for was"
+            " measured in either arm",
         ),
     )
 

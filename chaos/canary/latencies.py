@@ -36,6 +36,15 @@ def unmeasured_share(samples: Samples, metric: str) -> float:
     return float(missing.mean()) if len(samples) else 1.0
 
 
+def most_unmeasured(allowed: float, beyond: float | None) -> float:
+    """How many values may be missing where `beyond` is the share that is judged.
+
+    What is missing may be the slowest: a rule about the slowest 1 % is blind when as
+    many have no value. A fifth of them moves a quantile by less than limits allow.
+    """
+    return allowed if beyond is None else min(allowed, beyond / 5)
+
+
 def oddity(samples: Samples, metric: str) -> str:
     """Says what no measurement can be: negative, infinite, too large; "" if none is."""
     values = samples.metric(metric)

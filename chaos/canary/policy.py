@@ -172,7 +172,7 @@ class Validity(_Model):
     """When nothing can be concluded; null switches a check off, on purpose."""
 
     max_lag_ratio: Annotated[float, Field(gt=0)] | None = 0.1
-    """p99 lag of the load generator over the smallest latency that is judged."""
+    """p99 lag of the load generator over the smallest median latency judged."""
     max_mix_distance: Annotated[Share, Field(gt=0)] | None = 0.05
     """Total variation between the classes of requests of both arms."""
     max_clock_skew_s: Annotated[float, Field(gt=0)] | None = 1.0
@@ -181,9 +181,11 @@ class Validity(_Model):
     max_baseline_errors: Share | None = 0.1
     """Errors of the baseline above which it is no measure for anything."""
     max_unpaired: Share = 0.01
-    """Share of requests of paired arms without a partner in the other."""
+    """Share of requests of paired arms without a partner in the other; at most as many
+    as may fail more (`error_rate`)."""
     max_unmeasured: Share = 0.01
-    """How far the shares of rows without a value may lie apart between the arms."""
+    """How far the shares of rows without a value may lie apart between the arms; at
+    most a fifth of the share that a quantile leaves above itself."""
     min_clusters: Annotated[int, Field(ge=2, le=1000)] = 8
     """Sessions an arm below which their spread cannot be told."""
 

@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from chaos.canary.latencies import oddity, ranked, unmeasured_share
+from chaos.canary.latencies import (
+    most_unmeasured,
+    oddity,
+    ranked,
+    unmeasured_share,
+)
 from chaos.canary.result import GateJudgement
 from chaos.canary.stats.clusters import spread
 from chaos.canary.stats.effect import Bounded, critical
@@ -66,7 +71,8 @@ def _baseline(rule: SloRule, baseline: Samples) -> float | None:
 def _refused(rule: SloRule, canary: Samples, known: int, max_unmeasured: float) -> str:
     if known < _MIN_ROWS:
         return f"{rule.metric} was measured {known} times in the canary"
-    if unmeasured_share(canary, rule.metric) > max_unmeasured:
+    beyond = None if rule.quantile is None else 1 - rule.quantile
+    if unmeasured_share(canary, rule.metric) > most_unmeasured(max_unmeasured, beyond):
         share = unmeasured_share(canary, rule.metric)
         return f"{share:.1%} of the canary's requests have no {rule.metric}"
     return oddity(canary, rule.metric)

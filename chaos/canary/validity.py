@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _TOLD = 3
 _SAME_ROWS = 30
+_PART = "cache_wait_s"
 
 
 def judge_validity(
@@ -41,7 +42,7 @@ def judge_validity(
         _alike(baseline, canary, pairing.paired),
         _sound(baseline, rules.max_baseline_errors),
         _span(baseline, canary, rules.min_span_ratio),
-        _pairs(pairing, rules.max_unpaired),
+        _pairs(pairing, _most_unpaired(policy)),
         _mix(baseline, canary, rules.max_mix_distance),
         _lag(policy, baseline, canary),
         _clock(baseline, canary, rules.max_clock_skew_s),
@@ -176,6 +177,12 @@ def _reach(start_s: NDArray[np.float64]) -> float:
     return float(known.max()) if len(known) else math.nan
 
 
+def _most_unpaired(policy: Policy) -> float:
+    """A request that has no row may have failed: as few of those as may fail."""
+    errors = [rule.limit for rule in policy.relative if rule.metric == "error_rate"]
+    return min([policy.validity.max_unpaired, *errors])
+
+
 def _pairs(pairing: Pairing, limit: float) -> GateJudgement | None:
     if not pairing.paired:
         return None
@@ -235,8 +242,14 @@ def _lag(policy: Policy, baseline: Samples, canary: Samples) -> GateJudgement | 
 
 
 def _smallest_latency(policy: Policy, baseline: Samples) -> float | None:
-    """The smallest typical latency that any rule compares, on the baseline."""
+    """The smallest typical latency that any rule judges, on the baseline.
+
+    The wait for the cache is a part of a request, often a small one: the load is late
+    or not beside whole requests, unless a rule asks for a quantile of it.
+    """
     names = {r.metric for r in policy.relative if r.statistic == "quantile"}
+    others = {rule.metric for rule in (*policy.relative, *policy.slos)}
+    names |= others - {_PART}
     found = []
     for name in names:
         values = ranked(baseline, name)

@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from chaos.canary.gate import abort_early, judge
-from chaos.canary.policy import default_policy, load_policy
+from chaos.canary.policy import default_policy, load_policy, parse_policy
+from chaos.canary.run_policy import policy_for
 from chaos.canary.samples import Columns
 from chaos.judge.verdict import Verdict
 
@@ -222,6 +223,82 @@ def test_a_doubt_takes_back_a_fail_as_well(sound) -> None:
     assert result.verdict is Verdict.INCONCLUSIVE
     assert "would be FAIL" in p99.reason
     assert "bottleneck" in p99.reason
+
+
+def policy_of(rules):
+    head = "schema: canary.policy/1\nname: x\n"
+    return parse_policy(head + rules)
+
+
+def test_a_policy_of_which_nothing_was_measured_clears_nobody(sound) -> None:
+    """Checks of validity are no judgement of the canary."""
+    rule = "relative:\n  - {metric: tpot_s, quantile: 0.5, max_ratio: 1.05"
+    policy = policy_of(rule + ", required: false}\n")
+
+    result = judge(policy, *sound)
+
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert result.exit_code == 3
+    assert any("was measured in either arm" in e.reason for e in result.judgements)
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        "slos:\n  - {metric: ttft_s, quantile: 0.9, at_most: 100s}\n",
+        "slos:\n  - {metric: ttft_s, at_most: 100s}\n",
+        "relative:\n  - {metric: ttft_s, statistic: paired, max_ratio: 1.05}\n",
+        "relative:\n  - {metric: ttft_s, statistic: mean, max_ratio: 1.05}\n",
+    ],
+)
+def test_a_late_client_clears_nobody_whatever_the_statistic(sound, rules) -> None:
+    policy = policy_of(rules)
+    late = replace(sound[1], lag_s=np.full(ROWS, 60.0))
+
+    assert judge(policy, *sound).verdict is Verdict.PASS
+    assert judge(policy, sound[0], late).verdict is Verdict.INCONCLUSIVE
+
+
+def test_a_late_client_clears_nobody_of_a_live_run() -> None:
+    policy = policy_for({"refimpl"}, played=False, drilled=False)
+    arms = [_arm(name, np.random.default_rng(at)) for at, name in enumerate(_NAMES)]
+    late = [replace(arm, lag_s=np.full(ROWS, 60.0)) for arm in arms]
+
+    result = judge(policy, *late)
+
+    assert "lag" in {e.name for e in result.judgements if e.verdict is not Verdict.PASS}
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_requests_that_are_not_there_may_have_failed(sound, which) -> None:
+    """0.9 % without a row, where 0.05 % may fail more."""
+    rows = ROWS - 90
+    short = cut(sound[which], rows)
+    short = replace(short, meta={**short.meta, "requests": rows})
+
+    result = judged(sound, which, short)
+
+    assert result.verdict is Verdict.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        "slos:\n  - {metric: ttft_s, quantile: 0.99, at_most: 100s}\n",
+        "relative:\n  - {metric: ttft_s, quantile: 0.99, max_ratio: 1.5}\n",
+        "relative:\n  - {metric: ttft_s, statistic: exceedance, quantile: 0.99,"
+        " max_delta: 0.02}\n",
+    ],
+)
+def test_the_slowest_requests_are_not_left_out(sound, rules) -> None:
+    """The 0.9 % that are slowest have no value: a p99 would not see them."""
+    policy = policy_of(rules)
+    ttft = sound[1].metrics["ttft_s"].copy()
+    ttft[np.argsort(ttft)[-90:]] = np.nan
+
+    assert judge(policy, *sound).verdict is Verdict.PASS
+    blind = replace(sound[1], metrics={"ttft_s": ttft})
+    assert judge(policy, sound[0], blind).verdict is Verdict.INCONCLUSIVE
 
 
 ODD = (np.nan, np.inf, -np.inf, 0.0, -1.0, 1e-300, 1e300, 5e-324)
