@@ -18,7 +18,12 @@ from chaos.canary.ladder.commands import run_command
 from chaos.canary.ladder.interrupts import Interrupts
 from chaos.canary.ladder.schema import Ladder, digest_of, load_ladder
 from chaos.canary.ladder.state import Do, LadderState, Phase, next_step
-from chaos.canary.ladder.store import LadderStore, begun_ladder, read_state
+from chaos.canary.ladder.store import (
+    LadderStore,
+    begun_ladder,
+    check_stages,
+    read_state,
+)
 from chaos.errors import UsageError
 from chaos.report.redaction import clean, clean_text
 
@@ -84,6 +89,7 @@ def run(
         if found is None:
             found = store.begin(ladder, text, cwd=Path.cwd())
         _same(found, text, file, folder)
+        check_stages(folder, found, ladder)
         climber = _climber(ladder, store, found, interrupts)
         _end(ladder, climber.climb(), file, as_json=as_json)
 
@@ -198,6 +204,14 @@ def _same(state: LadderState, text: str, file: Path, folder: Path) -> None:
 
 
 def _folder(file: Path, ladder: Ladder, state: Path | None) -> Path:
+    """Where its state is kept.
+
+    Raises:
+        UsageError: There, the copy of the ladder would be the ladder itself.
+    """
+    if state is not None and (state / "ladder.yaml").resolve() == file.resolve():
+        told = f"--state {state}: holds {file}, where its copy would be kept"
+        raise UsageError(told, "name a folder that is only for the state")
     return state or file.resolve().parent / f".{ladder.name}.ladder"
 
 
@@ -211,9 +225,11 @@ def _dry_run(
 ) -> None:
     """Prints what would run; writes and runs nothing."""
     fresh = LadderState.fresh(ladder, digest=digest_of(text), folder=str(Path.cwd()))
-    step = next_step(ladder, state or fresh)
     if state is not None and state.digest != digest_of(text):
         raise UsageError("this ladder changed since it was begun", f"see {folder}")
+    if state is not None:
+        check_stages(folder, state, ladder)
+    step = next_step(ladder, state or fresh)
     if as_json:
         stages = [stage.model_dump(mode="json") for stage in ladder.stages]
         _json(

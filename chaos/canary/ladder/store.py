@@ -102,7 +102,8 @@ def read_state(folder: Path) -> LadderState | None:
     """What stands on disk; None when nothing does. Needs no lock.
 
     Raises:
-        UsageError: There is something, and it is no state of a ladder.
+        UsageError: There is something, and it is no state of a ladder, or its copy of
+            a ladder without a state.
     """
     path = folder / "state.json"
     try:
@@ -111,13 +112,26 @@ def read_state(folder: Path) -> LadderState | None:
         document: Any = json.loads(path.read_text(encoding="utf-8"))
         return LadderState.from_json(document)
     except FileNotFoundError:
-        return None
+        return _nothing(folder)
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}", "name it with --state") from None
     except (ValueError, KeyError, TypeError, IndexError) as error:
         told = f"{path}: is no state of a ladder: {error}"
         fix = "look which stage is live, then take the file away"
         raise UsageError(told, fix) from None
+
+
+def _nothing(folder: Path) -> None:
+    """A ladder was never begun here; or it was, and where it stands is lost.
+
+    Raises:
+        UsageError: It is lost: a fresh start would begin beside what is live.
+    """
+    copy = folder / "ladder.yaml"
+    if copy.exists():
+        told = f"{folder / 'state.json'}: is gone, and {copy} says a ladder was begun"
+        fix = f"look which stage is live, take it back, then take {copy} away"
+        raise UsageError(told, fix)
 
 
 def begun_ladder(folder: Path, state: LadderState) -> Ladder:
@@ -135,4 +149,19 @@ def begun_ladder(folder: Path, state: LadderState) -> Ladder:
     if digest_of(text) != state.digest:
         told = f"{path}: is not the ladder that was begun"
         raise UsageError(told, "put the ladder's file there as it was")
-    return parse_ladder(text, str(path))
+    ladder = parse_ladder(text, str(path))
+    check_stages(folder, state, ladder)
+    return ladder
+
+
+def check_stages(folder: Path, state: LadderState, ladder: Ladder) -> None:
+    """The state tells of the stages of the ladder, of all and of no others.
+
+    Raises:
+        UsageError: It does not; where the ladder stands is not known.
+    """
+    known = [record.name for record in state.stages]
+    if known != [stage.name for stage in ladder.stages]:
+        told = f"{folder / 'state.json'}: tells of the stages {', '.join(known)!r}"
+        fix = "look which stage is live, then take the folder away"
+        raise UsageError(f"{told}, which are not the ladder's", fix)

@@ -281,6 +281,41 @@ def test_a_state_that_cannot_be_read_stops_everything(ladder, content) -> None:
     assert ladder.happened == ["apply one", "gate one"]
 
 
+def test_a_ladder_whose_state_is_lost_does_not_begin_anew(ladder) -> None:
+    ladder.write(stage("one"), stage("two"))
+    assert ladder("run") == 0
+    done = ladder.happened
+    (ladder.folder / "state.json").unlink()
+
+    for word in ("run", "status", "rollback", "reset"):
+        assert ladder(word) == 2
+    assert ladder.happened == done
+
+
+@pytest.mark.parametrize("left", [[], ["two"], ["two", "one"], ["one"]])
+def test_a_state_of_other_stages_is_never_complete(ladder, left) -> None:
+    ladder.write(stage("one"), stage("two"))
+    assert ladder("run") == 0
+    done = ladder.happened
+    path = ladder.folder / "state.json"
+    document = json.loads(path.read_text())
+    rows = {row["name"]: row for row in document["stages"]}
+    document["stages"] = [rows[name] for name in left]
+    path.write_text(json.dumps(document))
+
+    for words in (["run"], ["run", "--dry-run"], ["status"], ["rollback"]):
+        assert ladder(*words) == 2
+    assert ladder.happened == done
+
+
+def test_the_folder_of_the_ladder_itself_keeps_no_state(ladder, here) -> None:
+    ladder.write(stage("one"))
+    before = ladder.file.read_text()
+
+    assert ladder("run", "--state", ".") == 2
+    assert ladder.file.read_text() == before
+
+
 def test_a_second_process_is_refused(ladder) -> None:
     ladder.write(stage("one"))
     with LadderStore(ladder.folder):
