@@ -25,7 +25,7 @@ _EPILOG: Final = """
 Exit codes:
   0  nothing was found
   1  a promise was broken, also a known one
-  3  it could not be told: the cluster did not become whole again
+  3  it could not be told: the cluster did not become whole again, nothing was read
 """
 
 app = typer.Typer(
@@ -101,6 +101,8 @@ def _replayed(
 
 def _told(schedule: Schedule, outcomes: Sequence[Outcome]) -> int:
     """Prints what was found, play by play, and the exit code."""
+    from chaos.correctness.judges import why_untold
+
     if not outcomes:
         raise UsageError("nothing was played")
     found = sum(bool(outcome.findings) for outcome in outcomes)
@@ -108,15 +110,16 @@ def _told(schedule: Schedule, outcomes: Sequence[Outcome]) -> int:
         words = [str(finding) for finding in outcome.findings] or ["nothing found"]
         words += [f"skipped: {why}" for why in outcome.played.skipped]
         words += [f"not here: {error}" for error in outcome.played.not_here]
-        words += [] if outcome.played.settled else ["the cluster did not settle"]
+        why = why_untold(outcome.played)
+        words += [f"could not tell: {why}"] if why else []
         _say(f"{schedule.name}, play {number}:")
         for word in words:
             _say(f"  {word}")
     _say(f"{schedule.name}: found in {found} of {len(outcomes)} plays")
     if found:
         return FAIL
-    whole = all(o.played.settled and not o.played.not_here for o in outcomes)
-    return PASS if whole else INCONCLUSIVE
+    told = not any(why_untold(outcome.played) for outcome in outcomes)
+    return PASS if told else INCONCLUSIVE
 
 
 def _say(text: str) -> None:

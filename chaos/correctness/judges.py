@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 _LOST: Final = frozenset({Kind.ACK_LOSS, Kind.UNREADABLE})
 _REST: Final = frozenset(set(Kind) - WRONG_BYTES - _LOST)
 _SHOWN: Final = 3
+_ANSWERS: Final = frozenset({0, -704, -712})
+"""Codes of a read that tell something: there, not there, gone with its store."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +63,17 @@ def judge_correctness(
     known = played.schedule.expects if expects is None else tuple(expects)
     found = findings_of(played, laws)
     return _judged(_case(played.operations, found, known, played.unproved))
+
+
+def why_untold(played: Played) -> str:
+    """Why a play without a finding says nothing, "" when it does.
+
+    It did not come to its end, or no read in it was answered, be it with a miss: calls
+    that break in the harness find nothing either.
+    """
+    reads = (one.codes for one in played.operations if one.do == "get")
+    answered = any(code in _ANSWERS for codes in reads for code in codes)
+    return played.unproved or ("" if answered else "no read was answered")
 
 
 def rejudged(events: Sequence[Event]) -> list[Judgement]:

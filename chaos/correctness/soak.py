@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from chaos.correctness.bench import Bench, until
 from chaos.correctness.generate import draw
+from chaos.correctness.judges import why_untold
 from chaos.correctness.schedule import as_yaml
 from chaos.correctness.shrink import MAX_TESTS, Budget
 from chaos.correctness.spaces import modes_of
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 MINIMAL: Final = Path("suites/scenarios/minimal")
 _ERROR, _UNSETTLED, _CLEAN = "harness error", "not settled", "clean"
 _NOT_HERE: Final = "not here"
+_UNTOLD: Final = "nothing told"
 _CONFIRMED: Final = 3
 """A minimal schedule is played so often more, to say how reliably it shows."""
 
@@ -107,7 +109,8 @@ class Soak:
             for finding in outcome.findings:
                 self.tally.findings[f"{mode.name}: {finding.kind.value}"] += 1
             return "; ".join(str(finding) for finding in outcome.findings[:2])
-        word = _CLEAN if outcome.played.settled else _UNSETTLED
+        word = _UNTOLD if why_untold(outcome.played) else _CLEAN
+        word = word if outcome.played.settled else _UNSETTLED
         word = _NOT_HERE if outcome.played.not_here else word
         self.tally.played[word] += 1
         outcome.history.unlink(missing_ok=True)

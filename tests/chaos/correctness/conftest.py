@@ -8,7 +8,7 @@ import itertools
 import pytest
 
 from chaos.correctness.player import Stage
-from chaos.errors import NotHere
+from chaos.errors import HarnessError, NotHere
 from chaos.history.history import History
 from chaos.systems.base import ClusterSpec, Limits, Process
 from chaos.systems.seen import Found, Seen
@@ -120,6 +120,8 @@ class FakePool:
         return 0
 
     def look(self, name):
+        if "breaks" in self.lies:
+            raise HarnessError("the worker broke")
         if name in self.zeroed:
             return Seen(code=0, found=Found.ZEROS)
         if name in self.values:

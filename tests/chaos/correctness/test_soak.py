@@ -135,6 +135,11 @@ def test_a_cluster_that_does_not_settle_is_not_clean(bench_of, tmp_path):
     assert set(tally.played) == {"not settled"}
 
 
+def test_a_play_in_which_no_read_was_answered_is_not_clean(bench_of, tmp_path):
+    tally = soak_of(bench_of(lies=("breaks",)), tmp_path, [])
+    assert set(tally.played) == {"nothing told"}
+
+
 def test_a_fault_that_is_not_here_is_not_clean(bench_of, tmp_path):
     mode = IN_MEMORY[0]
     space = dataclasses.replace(mode.space, phrases={"partition": 1})
@@ -160,7 +165,8 @@ def schedule_file(tmp_path):
     [
         ({}, 0, "nothing found"),
         ({"lies": ("zeros",)}, 1, "zeros: k0"),
-        ({"settles": False}, 3, "did not settle"),
+        ({"settles": False}, 3, "did not become whole"),
+        ({"lies": ("breaks",)}, 3, "no read was answered"),
     ],
 )
 def test_a_replay_ends_with_what_it_showed(
