@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from chaos.conformance.properties import BACK_WITHIN_S, Arm
-from chaos.conformance.stage import held_of, seconds, untold, why_untold
+from chaos.conformance.stage import ENOUGH, held_of, seconds, untold, why_untold
 from chaos.errors import HarnessError
 from chaos.judge.latency import judge_cache_wait
 from chaos.judge.verdict import Verdict
@@ -155,7 +155,9 @@ def _comes_back(cluster: Cluster, request: Request) -> bool:
 
 
 def _stall(stage: Stage, samples: list[Sample], allowance_s: float) -> Measured:
-    judged = judge_cache_wait(samples, stage.cluster.limits, allowance_s=allowance_s)
+    judged = judge_cache_wait(
+        samples, stage.cluster.limits, allowance_s=allowance_s, needed=ENOUGH
+    )
     return stage.measured(
         Arm.HICACHE,
         "stall-bounded",

@@ -23,6 +23,14 @@ def test_a_wait_beyond_the_deadline_and_a_poll_is_a_stall(pool, stage, by_law):
     assert row.numbers["stall_s"] == 0.4
 
 
+def test_a_few_answers_beside_none_do_not_say_that_it_holds(pool, stage, by_law):
+    pool.fails = True
+    row = by_law(measure_engine(stage(window_s=0.2)))["stall-bounded"]
+
+    assert row.samples >= 5
+    assert row.held is None
+
+
 def test_pages_of_healthy_stores_that_are_not_used_are_lost(pool, stage, by_law):
     pool.l3 = False
     row = by_law(measure_engine(stage(window_s=0.2)))["healthy-keys-used"]
