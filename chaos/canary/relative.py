@@ -105,12 +105,19 @@ def judge_relative(
 def noise_sd(
     policy: Policy, rule: RelativeRule, pairing: Pairing, floor: NoiseFloor | None
 ) -> float:
-    """Noise between equal arms that rows do not show: measured, or assumed of hosts."""
+    """Noise between equal arms that rows do not show: measured, or assumed of hosts.
+
+    A floor that was measured for other rules says nothing of this one.
+    """
+    known = 0.0
     if floor is not None:
-        return floor.of(rule.name, ratio=rule.is_ratio)
+        known = floor.of(rule.name, ratio=rule.is_ratio)
+        told = floor.default > 0 or isinstance(policy.noise_floor, float)
+        if rule.name in floor.sd or told:
+            return known
     if pairing.confounded_hosts is None or not rule.is_ratio:
-        return 0.0
-    return policy.host_spread * math.sqrt(2 / pairing.confounded_hosts)
+        return known
+    return max(known, policy.host_spread * math.sqrt(2 / pairing.confounded_hosts))
 
 
 def limit_text(rule: RelativeRule) -> str:

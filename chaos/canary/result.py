@@ -149,14 +149,16 @@ class GateResult:
         """Reads what `to_document` wrote.
 
         Raises:
-            ValueError: another schema, or a field is missing.
+            ValueError: another schema, a field is missing, or the verdict is better
+                than its judgements.
         """
         if document.get("schema") != SCHEMA:
             raise ValueError(f"schema is {document.get('schema')!r}, not {SCHEMA!r}")
         try:
+            judgements = _judgements(document["judgements"])
             return cls(
-                verdict=Verdict(document["verdict"]),
-                judgements=_judgements(document["judgements"]),
+                verdict=_checked(Verdict(document["verdict"]), judgements),
+                judgements=judgements,
                 on_inconclusive=document["on_inconclusive"],
                 extend_by=document["extend_by"],
                 floor=document["floor"],
@@ -182,6 +184,16 @@ def worst(judgements: Iterable[GateJudgement]) -> Verdict:
     if not verdicts:
         return Verdict.INCONCLUSIVE
     return max(verdicts, key=lambda verdict: verdict.severity)
+
+
+def _checked(verdict: Verdict, judgements: tuple[GateJudgement, ...]) -> Verdict:
+    """A verdict that is better than what it rests on was not made by the gate."""
+    least = worst(judgements)
+    if verdict.severity < least.severity:
+        raise ValueError(
+            f"verdict {verdict.value}, but its judgements say {least.value}"
+        )
+    return verdict
 
 
 def _judgements(documents: Iterable[Mapping[str, Any]]) -> tuple[GateJudgement, ...]:

@@ -247,9 +247,9 @@ def _smallest_latency(policy: Policy, baseline: Samples) -> float | None:
     The wait for the cache is a part of a request, often a small one: the load is late
     or not beside whole requests, unless a rule asks for a quantile of it.
     """
-    names = {r.metric for r in policy.relative if r.statistic == "quantile"}
-    others = {rule.metric for rule in (*policy.relative, *policy.slos)}
-    names |= others - {_PART}
+    names = {r.metric for r in policy.relative} | {r.metric for r in policy.slos}
+    if (_PART, "quantile") not in {(r.metric, r.statistic) for r in policy.relative}:
+        names.discard(_PART)
     found = []
     for name in names:
         values = ranked(baseline, name)
@@ -279,8 +279,10 @@ def _clock(
 
 def _clock_doubts(samples: Samples, limit: float) -> Iterator[str]:
     """Skew that was recorded, and wall time that the requests contradict."""
-    skew = samples.meta.get("clock_skew_s")
-    if isinstance(skew, int | float) and not abs(skew) <= limit:
+    skew = samples.meta.get("clock_skew_s", 0.0)
+    if not isinstance(skew, int | float):
+        yield f"clock_skew_s of the {samples.arm} is {skew!r:.40}, no number"
+    elif not abs(skew) <= limit:
         yield f"clocks of the {samples.arm} are {skew:g} s apart"
     start, end = samples.meta.get("started_at"), samples.meta.get("ended_at")
     if not isinstance(start, int | float) or not isinstance(end, int | float):

@@ -112,7 +112,8 @@ def read_state(folder: Path) -> LadderState | None:
         document: Any = json.loads(path.read_text(encoding="utf-8"))
         return LadderState.from_json(document)
     except FileNotFoundError:
-        return _nothing(folder)
+        _refuse_lost(folder)
+        return None
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}", "name it with --state") from None
     except (ValueError, KeyError, TypeError, IndexError) as error:
@@ -121,7 +122,7 @@ def read_state(folder: Path) -> LadderState | None:
         raise UsageError(told, fix) from None
 
 
-def _nothing(folder: Path) -> None:
+def _refuse_lost(folder: Path) -> None:
     """A ladder was never begun here; or it was, and where it stands is lost.
 
     Raises:

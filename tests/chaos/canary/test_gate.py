@@ -277,6 +277,21 @@ def test_the_floor_is_used_and_shown(arm_of, rng) -> None:
     assert "noise between equal arms" in named(result, "ttft_s p99").reason
 
 
+def test_a_floor_of_other_rules_does_not_take_the_doubt_about_hosts(
+    arm_of, rng
+) -> None:
+    """Each arm has one host of its own, and the floor was measured for TPOT only."""
+    arms = [
+        arm_of(n, rng, rows=10_000, hosts=[f"host-of-{n}"] * 10_000)
+        for n in ("baseline", "canary")
+    ]
+    floors = [NoiseFloor(sd={f"{m} p99": 0.001}, runs=9) for m in ("ttft_s", "tpot_s")]
+
+    verdicts = [judge(policy(P99), *arms, floor=floor).verdict for floor in floors]
+
+    assert verdicts == [PASS, OPEN]
+
+
 def test_a_floor_file_that_was_not_read_is_open(arm_of, rng) -> None:
     arms = [arm_of(n, rng, rows=10_000) for n in ("baseline", "canary")]
 

@@ -176,6 +176,7 @@ def test_a_broken_baseline_clears_nobody(sound) -> None:
         {"meta": {"requests": ROWS, "seed": 1, "time_scale": "fast"}},
         {"meta": {"requests": ROWS, "seed": 1, "clock_skew_s": 7.0}},
         {"meta": {"requests": ROWS, "seed": 1, "clock_skew_s": float("nan")}},
+        {"meta": {"requests": ROWS, "seed": 1, "clock_skew_s": "999"}},
         {"meta": {"requests": ROWS, "seed": 1, "started_at": 9.0, "ended_at": 1.0}},
         {"meta": {"requests": ROWS, "seed": 1, "started_at": 0.0, "ended_at": 60.0}},
         {"request": np.zeros(ROWS, dtype=np.int64)},

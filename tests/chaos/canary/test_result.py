@@ -96,3 +96,18 @@ def test_a_result_survives_json() -> None:
 def test_another_document_is_refused(document) -> None:
     with pytest.raises(ValueError, match=r"canary\.verdict/1"):
         GateResult.from_document(document)
+
+
+@pytest.mark.parametrize("said", ["PASS", "INCONCLUSIVE"])
+def test_a_verdict_better_than_its_judgements_is_not_read(said) -> None:
+    document = result(judgement(Verdict.FAIL)).to_document() | {"verdict": said}
+
+    with pytest.raises(ValueError, match="its judgements say FAIL"):
+        GateResult.from_document(document)
+
+
+def test_a_pass_of_no_judgement_is_not_read() -> None:
+    document = result(judgement(Verdict.PASS)).to_document() | {"judgements": []}
+
+    with pytest.raises(ValueError, match="its judgements say INCONCLUSIVE"):
+        GateResult.from_document(document)
