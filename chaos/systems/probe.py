@@ -4,7 +4,8 @@ There the pool is reachable from a host on its planes only, and the harness stan
 outside of them. `python -m chaos.systems.probe` runs the system's client on a host and
 answers on the management plane; `RemoteProbe` is its other end. Both speak one JSON
 line a call: `{"token", "probe", "host", "call", "args", "named"}`, answered by
-`{"result"}` or `{"error"}`. A probe (a number of the harness) is one client of the
+`{"result"}`, `{"error"}`, or `{"not_here": [capability, reason]}` for what the client
+cannot do. A probe (a number of the harness) is one client of the
 system; `close` ends it.
 """
 
@@ -26,7 +27,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
-from chaos.errors import HarnessError, UsageError
+from chaos.errors import HarnessError, NotHere, UsageError
 from chaos.systems import load_system
 from chaos.systems.base import ClusterSpec
 from chaos.systems.seen import SeeingProbe, Seen
@@ -48,6 +49,7 @@ _CALLS: Final = frozenset(
         "write",
         "write_part",
         "read",
+        "join",
         "read_paths",
         "read_by",
         "exists",
@@ -70,6 +72,10 @@ class RemoteProbe:
         self._host = host
         self._probe = next(_numbers)
         self._idle: queue.SimpleQueue[_Line] = queue.SimpleQueue()
+
+    def join(self) -> None:
+        """Starts the client now and not with the first call, if it has a start."""
+        self._call("join")
 
     def write(
         self,
@@ -187,6 +193,7 @@ class RemoteProbe:
 
         Raises:
             HarnessError: The probe does not answer, or its client broke.
+            NotHere: The client cannot do it.
         """
         asked = {
             "token": self._token,
@@ -205,6 +212,9 @@ class RemoteProbe:
             message = f"the probe at {self._address} does not answer {call}: {error!r}"
             raise HarnessError(message) from error
         self._idle.put(line)
+        if "not_here" in answer:
+            capability, reason = answer["not_here"]
+            raise NotHere(capability=capability, target="", reason=reason)
         if "error" in answer:
             message = f"the probe's {call} broke: {answer['error']}"
             raise HarnessError(message)
@@ -297,6 +307,8 @@ class ProbeServer:
             if not hmac.compare_digest(str(asked["token"]), self._token):
                 return {"error": "a wrong token"}
             return {"result": self._act(asked)}
+        except NotHere as error:
+            return {"not_here": [error.capability, error.reason]}
         except Exception as error:  # the caller is told, the server goes on
             return {"error": f"{type(error).__name__}: {error}"}
 
@@ -311,6 +323,9 @@ class ProbeServer:
                 probe.close()
             return None
         probe = self._probe(number, str(asked["host"]))
+        if call == "join":
+            getattr(probe, "join", lambda: None)()
+            return None
         if call == "read_paths" and not isinstance(probe, SeeingProbe):
             return []
         answer = getattr(probe, call)(*asked["args"], **asked["named"])

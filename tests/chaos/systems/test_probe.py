@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from chaos.errors import HarnessError, UsageError
+from chaos.errors import HarnessError, NotHere, UsageError
 from chaos.systems.base import ClusterSpec
 from chaos.systems.probe import ProbeServer, RemoteProbe, command
 
@@ -38,6 +38,9 @@ class FakeProbe:
 
     def start_write(self, name, **_):
         return 0, 1 << 63
+
+    def write_part(self, names, part, parts, **_):
+        raise NotHere(capability="parts", target="fake", reason="one process only")
 
     def exists(self, names, **_):
         message = "the pool is gone"
@@ -97,6 +100,21 @@ def test_an_error_of_the_client_is_told(probe) -> None:
     with pytest.raises(HarnessError, match="RuntimeError: the pool is gone"):
         probe.exists(["a"])
     assert probe.write(["a"]) == [0]
+
+
+def test_what_the_client_cannot_do_is_a_skip_and_no_error(probe) -> None:
+    with pytest.raises(NotHere, match="one process only") as caught:
+        probe.write_part(["a"], 0, 2)
+    assert caught.value.capability == "parts"
+
+
+def test_a_client_that_has_a_start_is_started_before_it_is_timed(probe, made) -> None:
+    probe.join()
+    joined = []
+    made[0].join = lambda: joined.append(1)
+    probe.join()
+
+    assert joined == [1]
 
 
 def test_without_the_token_nothing_is_done(server, made) -> None:
