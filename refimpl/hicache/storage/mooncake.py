@@ -10,6 +10,7 @@ hangs is known by name.
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 import time
 import uuid
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from refimpl.hicache.storage.native import Native, Opener
     from refimpl.transfer.cancel import Cancel
 
+_LOG = logging.getLogger(__name__)
 MASTER = "master"
 """What calls that only ask the master count as; no store."""
 _ANYWHERE = ""
@@ -203,9 +205,10 @@ class MooncakeStorage:
 
     def close(self) -> None:
         """Ends the threads that can end; a hung call and its client are left behind."""
-        if self._closed.is_set():
-            return
-        self._closed.set()
+        with self._lock:
+            if self._closed.is_set():
+                return
+            self._closed.set()
         if self._segments is not None:
             self._segments.close()
         self._connector.join(_CLOSE_S)
@@ -226,14 +229,23 @@ class MooncakeStorage:
                 code = client.register(self._lanes.memory.ctypes.data, self._bytes)
             except NotConnected as error:
                 code = error.code
+            except Exception:  # else the engine would be without L3 for ever
+                _LOG.exception("Mooncake's client could not be opened")
+                code = int(Code.INTERNAL_ERROR)
             else:
-                if not code:
-                    self._client = client
+                if not code and self._takes(client):
                     return
                 client.close()
             with self._lock:
                 self._counts[f"connect_{code}"] += 1
             self._closed.wait(self.settings.retry_s)
+
+    def _takes(self, client: Native) -> bool:
+        """Whether it is ours to close from now on."""
+        with self._lock:
+            if not self._closed.is_set():
+                self._client = client
+            return not self._closed.is_set()
 
     @property
     def _bytes(self) -> int:

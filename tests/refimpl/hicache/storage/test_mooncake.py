@@ -382,6 +382,42 @@ def test_before_the_master_is_there_every_answer_is_a_fault_at_once(storage_of, 
     assert storage.stats()["counts"]["connect_-900"] == 2
 
 
+def test_whatever_opening_raises_it_is_tried_again(storage_of, rig, caplog):
+    tries = []
+
+    def opener():
+        tries.append(1)
+        if len(tries) < 3:
+            raise RuntimeError("broken wheel")
+        return rig.native
+
+    storage = storage_of(opener, retry_s=0.02)
+
+    assert rig.until(lambda: storage.stats()["connected"])
+    assert storage.stats()["counts"]["connect_-1"] == 2
+    assert "broken wheel" in caplog.text
+
+
+def test_a_client_that_opens_after_the_close_is_closed_at_once(storage_of, rig):
+    opening, go_on = threading.Event(), threading.Event()
+
+    def opener():
+        opening.set()
+        assert go_on.wait(10)
+        return rig.native
+
+    storage = storage_of(opener)
+    assert opening.wait(5)
+    closing = threading.Thread(target=storage.close)
+    closing.start()
+    assert rig.until(storage._closed.is_set)
+    go_on.set()
+    closing.join(5)
+
+    assert rig.until(lambda: rig.native.closed)
+    assert not storage.stats()["connected"]
+
+
 def test_close_ends_the_threads_and_the_client(rig):
     key = rig.place("a:1", 1)
     rig.get(key)
