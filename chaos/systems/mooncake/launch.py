@@ -22,7 +22,7 @@ import sys
 
 _PR_SET_PDEATHSIG = 1
 _ADDR_NO_RANDOMIZE = 0x0040000
-_EXIT_ORPHAN, _EXIT_USAGE, _EXIT_NO_PROGRAM = 3, 2, 127
+_EXIT_ORPHAN, _EXIT_USAGE, _EXIT_REFUSED, _EXIT_NO_PROGRAM = 3, 2, 4, 127
 
 
 def main(argv: list[str]) -> int:
@@ -35,8 +35,10 @@ def main(argv: list[str]) -> int:
         return _EXIT_USAGE
     at = argv.index("--")
     options, program = argv[:at], argv[at + 1 :]
-    if "--no-aslr" in options:
-        libc.personality(_ADDR_NO_RANDOMIZE)
+    if "--no-aslr" in options and libc.personality(_ADDR_NO_RANDOMIZE) == -1:
+        why = os.strerror(ctypes.get_errno())
+        sys.stderr.write(f"launch.py: no fixed addresses here (personality: {why})\n")
+        return _EXIT_REFUSED
     if "--die-with-parent" in options:
         parent = int(options[options.index("--die-with-parent") + 1])
         libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
