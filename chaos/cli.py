@@ -351,7 +351,7 @@ def analyze(
     _refuse_no_run(results, "run.json", "history.jsonl")
     try:
         document = judged_again(results)
-    except (HistoryError, ValueError, KeyError) as error:
+    except (HistoryError, OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{results} cannot be read: {error!r}") from error
     if html:
         _to_stderr(f"report in {write_analysis(results, document)}")
@@ -382,6 +382,9 @@ def diff(
 
     _refuse_no_run(before, "run.json")
     _refuse_no_run(after, "run.json")
+    if before.samefile(after):
+        told = f"{before} and {after} are the same run"
+        raise UsageError(told, "a run does not differ from itself: name two")
     try:
         found = compared(before, after)
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -61,11 +62,18 @@ def _kept(again: Sequence[Judgement], before: Outcome | None) -> list[Judgement]
     """Recorded judgements that no new one replaces: the same oracle and claim.
 
     Judgements of samples are made again for each arm and have its name in their claim,
-    so the recorded ones, which looked at samples of a choice, stand beside them.
+    so the recorded ones, which looked at samples of a choice, stand beside them. Of a
+    claim that was recorded more often than it was judged again the worst are kept.
     """
-    known = {(row.oracle, row.claim) for row in again}
+    new = Counter((row.oracle, row.claim) for row in again)
     recorded = before.judgements if before is not None else ()
-    return [row for row in recorded if (row.oracle, row.claim) not in known]
+    replaced: set[int] = set()
+    for at in sorted(range(len(recorded)), key=lambda i: recorded[i].verdict.severity):
+        claim = recorded[at].oracle, recorded[at].claim
+        if new[claim] > 0:
+            new[claim] -= 1
+            replaced.add(at)
+    return [row for at, row in enumerate(recorded) if at not in replaced]
 
 
 def _notes(

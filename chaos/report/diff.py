@@ -58,7 +58,8 @@ class Diff:
 
     @property
     def verdict(self) -> Verdict:
-        """FAIL: a test fails that did not; INCONCLUSIVE: one can no longer be told.
+        """FAIL: a test fails that did not, or a fault was left behind; INCONCLUSIVE: a
+        test can no longer be told, or the run was stopped.
 
         Runs without a common test cannot be compared.
         """
@@ -113,6 +114,7 @@ def diff(before: str | os.PathLike[str], after: str | os.PathLike[str]) -> Diff:
     first, second = _Side(Path(before)), _Side(Path(after))
     changes = [
         *_of_meta(first.meta, second.meta),
+        *_of_runs(first.document, second.document),
         *_of_tests(first.document, second.document),
         *_of_arms(first.traces, second.traces),
     ]
@@ -162,6 +164,32 @@ def _said(value: Any) -> str:
     if isinstance(value, list):
         return " ".join(map(str, value)) or "none"
     return "none" if value is None else str(value)
+
+
+def _of_runs(first: Document, second: Document) -> Iterator[Change]:
+    """What no test tells: a run that was stopped, a fault that it left behind."""
+    if first.residual != second.residual:
+        yield Change(
+            what="run",
+            test="",
+            name=f"residual faults ({', '.join(second.residual) or 'none'})",
+            before=_left(first),
+            after=_left(second),
+            worse=bool(second.residual),
+        )
+    if first.aborted != second.aborted:
+        yield Change(
+            what="run",
+            test="",
+            name="aborted",
+            before=first.aborted or "no",
+            after=second.aborted or "no",
+            worse=bool(second.aborted),
+        )
+
+
+def _left(document: Document) -> str:
+    return Verdict.FAIL.value if document.residual else "none"
 
 
 def _of_tests(first: Document, second: Document) -> Iterator[Change]:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from chaos.cli import main
 from chaos.history.rejudge import recorded
 from chaos.judge.limit import at_most, none_of
 from chaos.judge.verdict import Verdict
@@ -90,3 +91,27 @@ def test_a_killed_run_can_be_analyzed(tmp_path, fabricate):
 
     assert document.aborted == "the run was killed"
     assert document.verdict is Verdict.INCONCLUSIVE
+
+
+def test_a_broken_claim_that_was_recorded_twice_does_not_vanish(tmp_path):
+    """One of two judgements of the same claim has its facts in the history."""
+    report = RunReport.open(tmp_path, "x", 3, cwd=tmp_path)
+    report.history.test = "t::twice"
+    judged = recorded(report.history, none_of, "O1", "bytes", 0, of=9, what="wrong")
+    broken = none_of("O1", "bytes", 2, of=9, what="wrong")
+    report.add_judgement("t::twice", judged)
+    report.add_judgement("t::twice", broken)
+    report.close(unreported=set(Verdict))
+
+    document = analyze(report.path)
+
+    assert document.outcomes[0].judgements == (judged, broken)
+    assert document.exit_code == 1
+
+
+def test_results_that_are_not_whole_are_a_usage_error(tmp_path, fabricate, capsys):
+    path = write(tmp_path, fabricate)
+    (path / "schedule.json").unlink()
+
+    assert main(["analyze", str(path)]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1

@@ -109,3 +109,26 @@ def test_no_run_is_a_usage_error_in_one_line(run, tmp_path, capsys):
     assert main(["diff", str(tmp_path / "gone"), str(path)]) == 2
     assert main(["diff", str(path), str(path)]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [({"residual": ["store-1 is frozen"]}, 1), ({"aborted": "Ctrl-C"}, 3)],
+    ids=["residual", "aborted"],
+)
+def test_what_a_run_left_behind_or_left_out_is_no_pass(run, change, code):
+    """No test tells of it: the same tests with the same verdicts are in both."""
+    before, after = run(("t", GOOD)), run(("t", GOOD))
+    path = after / "verdict.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+
+    assert diff(before, after).exit_code == code
+    assert diff(after, before).exit_code == 0
+
+
+def test_a_run_is_not_compared_with_itself(run, tmp_path, capsys):
+    path = run(("t", GOOD))
+    (tmp_path / "latest-one").symlink_to(path)
+
+    assert main(["diff", str(path), str(tmp_path / "latest-one")]) == 2
+    assert "are the same run" in capsys.readouterr().err
