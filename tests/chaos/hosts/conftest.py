@@ -185,7 +185,11 @@ class Kit:
 
     @staticmethod
     def kill(pid, number=signal.SIGKILL):
-        assert send_signal(pid, start_ticks_of(pid) or 0, number)
+        """Sends a signal; a process that is killed is gone when this returns."""
+        ticks = start_ticks_of(pid) or 0
+        assert send_signal(pid, ticks, number)
+        if number == signal.SIGKILL:
+            assert wait_until(lambda: not is_alive(pid, ticks), timeout_s=10)
 
     @staticmethod
     def touch(path):
