@@ -14,6 +14,7 @@ Overrides by role kind, beside those of engines, which are the reference engine'
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,8 +22,6 @@ from chaos.errors import UsageError
 from chaos.systems.mooncake.profile import DEFAULT, VARIABLE, profile_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from chaos.systems.base import ClusterSpec
     from chaos.systems.mooncake.profile import Profile
 
@@ -71,6 +70,9 @@ def shape_of(spec: ClusterSpec) -> Shape:
     if unknown:
         fix = f"there are {', '.join(sorted(_KINDS))}"
         raise UsageError(f"no override of Mooncake is called {unknown[0]!r}", fix)
+    for kind, value in overrides.items():
+        if not isinstance(value, Mapping):
+            raise UsageError(f"the override {kind} is {value!r}", "name settings in it")
     own = dict(overrides.get("mooncake", {}))
     strange = sorted(set(own) - _OWN)
     if strange:
@@ -89,8 +91,8 @@ def shape_of(spec: ClusterSpec) -> Shape:
         profile=profile.changed(master=flags, env=overrides.get("env", {})),
         http_metadata=_metadata(own) == "http",
         masters=_masters(own),
-        oplog=bool(own.get("oplog", False)),
-        aslr=bool(own.get("aslr", True)),
+        oplog=_flag(own, "oplog", default=False),
+        aslr=_flag(own, "aslr", default=True),
         store_env=_texts(overrides.get("store", {})),
         client_env=_texts(overrides.get("client", {})),
     )
@@ -106,10 +108,18 @@ def _metadata(own: Mapping[str, Any]) -> str:
 
 
 def _masters(own: Mapping[str, Any]) -> int:
-    masters = int(own.get("masters", 1))
-    if not 1 <= masters <= MOST_MASTERS:
-        raise UsageError(f"{masters} masters", f"take 1 to {MOST_MASTERS}")
+    masters = own.get("masters", 1)
+    if not isinstance(masters, int) or not 1 <= masters <= MOST_MASTERS:
+        raise UsageError(f"{masters!r} masters", f"take 1 to {MOST_MASTERS}")
     return masters
+
+
+def _flag(own: Mapping[str, Any], name: str, *, default: bool) -> bool:
+    """A text is refused: "false" would be true."""
+    value = own.get(name, default)
+    if not isinstance(value, bool):
+        raise UsageError(f"{name} of Mooncake is {value!r}", "say true or false")
+    return value
 
 
 def _texts(env: Mapping[str, Any]) -> dict[str, str]:

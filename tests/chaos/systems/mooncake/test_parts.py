@@ -208,3 +208,16 @@ def test_the_used_bytes_of_a_segment_are_read(text) -> None:
 def test_an_answer_without_used_bytes_is_told() -> None:
     with pytest.raises(HarnessError, match="no used bytes"):
         used_of("segment not found")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        ({"mooncake": 3}, "the override mooncake is 3"),
+        ({"mooncake": {"masters": "two"}}, "'two' masters"),
+        ({"mooncake": {"aslr": "false"}}, "aslr of Mooncake is 'false'"),
+    ],
+)
+def test_an_override_of_a_wrong_type_is_one_line(overrides, said) -> None:
+    with pytest.raises(UsageError, match=said):
+        shape_of(ClusterSpec(overrides=overrides))
