@@ -442,7 +442,9 @@ def _buffers_of(pool: Any) -> list[Any]:
 
 
 def _view(tensor: Any) -> tuple[int, int]:
-    """Address and bytes of a contiguous tensor."""
+    """Address and bytes of a tensor; none of one that has gaps, which are others'."""
+    if not getattr(tensor, "is_contiguous", lambda: True)():
+        return 0, 0
     return int(tensor.data_ptr()), int(tensor.numel() * tensor.element_size())
 
 

@@ -288,6 +288,18 @@ def test_tensors_are_copied_in_and_out(backend):
     assert not storage.batch_set([], [])
 
 
+def test_a_tensor_with_gaps_is_neither_read_nor_written(backend):
+    storage = backend()
+    assert storage.set("a", tensor(b"x" * 40))
+    gaps = tensor(b"-" * 40)
+    gaps.is_contiguous = lambda: False
+
+    assert not storage.set("b", gaps)
+    assert storage.get("b", tensor(bytes(40))) is None
+    assert storage.get("a", gaps) is None
+    assert bytes(gaps) == b"-" * 40
+
+
 # --- when the pool fails --------------------------------------------------------------
 
 
