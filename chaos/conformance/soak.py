@@ -101,23 +101,37 @@ def soak(
 
 
 def run_suite(profile: str, extra: Sequence[str]) -> Callable[[int, Path], Path | None]:
-    """One run in a process of its own, at another seed each time."""
+    """One run in a process of its own, at another seed each time.
+
+    A run that wrote nothing, or did not end, is none: what an earlier one left in the
+    same place is not counted twice.
+    """
 
     def run(number: int, results: Path) -> Path | None:
+        latest = results / "latest"
+        before = latest.resolve() if latest.exists() else None
         command = [sys.executable, "-m", "pytest", "-q", SUITE, "--system", "mooncake"]
         command += ["--slow", "--seed", str(number + 1), "--results", str(results)]
         command += [_OPTION, profile]
-        done = subprocess.run(
-            [*command, "-p", "no:cacheprovider", *extra],
-            timeout=_RUN_TIMEOUT_S,
-            check=False,
-        )
-        sys.stdout.write(f"run {number + 1}: exit {done.returncode}\n")
-        sys.stdout.flush()
-        latest = results / "latest"
-        return latest if (latest / "history.jsonl").is_file() else None
+        try:
+            done = subprocess.run(
+                [*command, "-p", "no:cacheprovider", *extra],
+                timeout=_RUN_TIMEOUT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            _say(f"run {number + 1}: not done after {_RUN_TIMEOUT_S:g} s")
+            return None
+        _say(f"run {number + 1}: exit {done.returncode}")
+        there = (latest / "history.jsonl").is_file()
+        return latest if there and latest.resolve() != before else None
 
     return run
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
 
 
 def main(argv: Sequence[str] | None = None) -> int:

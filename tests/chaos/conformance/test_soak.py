@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import subprocess
 from collections import Counter
 
 import pytest
 import yaml
 
+import chaos.conformance.soak as soak_module
 from chaos.conformance.profile import Expect, Profile
 from chaos.conformance.results import record
 from chaos.conformance.soak import (
@@ -59,3 +61,35 @@ def test_runs_add_up_to_a_profile_that_can_be_read(tmp_path, measured):
         20
     ]
     assert any("failed 20" in line for line in lines_of(counts))
+
+
+def a_run(results, number):
+    """Results as the harness leaves them: a directory, and a link to it."""
+    made = results / f"run-at-{number}"
+    made.mkdir(parents=True)
+    (made / "history.jsonl").write_text("")
+    (results / "latest").unlink(missing_ok=True)
+    (results / "latest").symlink_to(made.name)
+
+
+def test_what_an_earlier_soak_left_is_not_counted_again(tmp_path, monkeypatch):
+    ended = subprocess.CompletedProcess([], 4)
+    monkeypatch.setattr(soak_module.subprocess, "run", lambda *_, **__: ended)
+    run = soak_module.run_suite("default", [])
+    a_run(tmp_path, 1)
+
+    assert run(0, tmp_path) is None
+    monkeypatch.setattr(
+        soak_module.subprocess, "run", lambda *_, **__: a_run(tmp_path, 2) or ended
+    )
+    assert run(0, tmp_path) == tmp_path / "latest"
+
+
+def test_a_run_that_does_not_end_is_none(tmp_path, monkeypatch, capsys):
+    def hangs(argv, *, timeout, **_):
+        raise subprocess.TimeoutExpired(argv, timeout)
+
+    monkeypatch.setattr(soak_module.subprocess, "run", hangs)
+
+    assert soak_module.run_suite("default", [])(0, tmp_path) is None
+    assert "not done after" in capsys.readouterr().out
