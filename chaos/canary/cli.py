@@ -111,8 +111,16 @@ def judge(
     ] = None,
 ) -> None:
     """Judges recorded measurements: rows, histogram logs, or a Prometheus server."""
-    from chaos.canary.judging import FromPrometheus, Question, answer, write_answer
+    from chaos.canary.judging import (
+        FromPrometheus,
+        Question,
+        answer,
+        forget_answer,
+        write_answer,
+    )
 
+    if out is not None:
+        forget_answer(out)
     form = _format("json" if as_json else form)
     server = FromPrometheus(
         url=prometheus,
@@ -219,7 +227,8 @@ def main(argv: list[str] | None = None) -> int:
         with _orderly():
             app(arguments)
     except SystemExit as ended:
-        return ended.code if isinstance(ended.code, int) else 0
+        known = isinstance(ended.code, int) or ended.code is None
+        return int(ended.code or PASS) if known else BROKE
     except ChaosError as error:
         for line in getattr(error, "lines", (str(error),)):
             _complain(line, error.exit_code)

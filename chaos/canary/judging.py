@@ -1,8 +1,8 @@
 """`canary judge` behind its options: read two arms, judge, write what was asked for.
 
-Everything is read and judged before anything is written. The old verdict is taken away
-first and the new one is written last, so that whoever finds a verdict finds what it
-rests on beside it.
+The old verdict is taken away before anything is read: a question without an answer must
+not leave the one of yesterday. Everything is judged before anything is written, and the
+new verdict is written last, so that whoever finds one finds what it rests on.
 """
 
 from __future__ import annotations
@@ -100,6 +100,22 @@ def answer(question: Question, *, now: float) -> Answer:
     return Answer(result=between(harsh, mild), arms=read[0])
 
 
+def forget_answer(folder: Path) -> None:
+    """Takes away every shape of an earlier verdict.
+
+    Raises:
+        UsageError: It cannot be taken away.
+    """
+    try:
+        for name in (VERDICT, *FILES):
+            (folder / name).unlink(missing_ok=True)
+    except NotADirectoryError:
+        return  # nothing is there; `write_answer` will say that nothing can be
+    except OSError as error:
+        told = f"{folder}: cannot be written: {name}: {error.strerror}"
+        raise UsageError(told, "choose another --out") from None
+
+
 def write_answer(folder: Path, result: GateResult, *, command: str) -> None:
     """Every shape of the verdict into a folder.
 
@@ -111,7 +127,6 @@ def write_answer(folder: Path, result: GateResult, *, command: str) -> None:
     }
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / VERDICT).unlink(missing_ok=True)
         for name, text in texts.items():
             _write(folder / name, text)
     except OSError as error:

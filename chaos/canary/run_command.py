@@ -201,6 +201,9 @@ def _run(asked: Asked, form: str, *, quiet: bool) -> int:
     Raises:
         ChaosError: For the edge of the command, which knows how errors are told.
     """
+    from chaos.canary.judging import forget_answer
+
+    forget_answer(asked.out)
     try:
         result = run_asked(asked, say=_silent if quiet else _tell)
     except Interrupted as interrupted:

@@ -517,3 +517,19 @@ def test_a_reader_that_goes_away_changes_no_verdict(measured, policy) -> None:
     os.close(write)
 
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("wrong", [("--noise-floor", "nowhere"), ("--format", "x")])
+def test_a_question_without_an_answer_leaves_no_earlier_one(
+    canary, measured, policy, tmp_path, wrong
+) -> None:
+    """A verdict that is found is the answer to the last question."""
+    out = tmp_path / "v"
+    arms = [measured(arm, seed=at) for at, arm in enumerate(("baseline", "canary"))]
+    asked = ["judge", "--baseline", arms[0], "--canary", arms[1], "--policy", policy]
+    assert canary(*asked, "--out", out)[0] == 0
+    assert (out / "verdict.json").is_file()
+
+    assert canary(*asked, *wrong, "--out", out)[0] == 2
+    assert not (out / "verdict.json").exists()
+    assert not (out / "junit.xml").exists()
