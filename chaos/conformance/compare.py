@@ -29,12 +29,15 @@ class Answer(Enum):
     BETTER = "FINDING: holds"
     """It was expected to fail: the expectation is out of date."""
     WORSE = "FINDING: fails"
+    WRONG = "FINDING: wrong bytes"
+    """Reads or outputs that were not their own: no expectation makes that green."""
     UNTOLD = "could not tell"
 
 
 _VERDICTS = {
     Answer.BETTER: Verdict.FAIL,
     Answer.WORSE: Verdict.FAIL,
+    Answer.WRONG: Verdict.FAIL,
     Answer.UNTOLD: Verdict.INCONCLUSIVE,
 }
 
@@ -94,6 +97,8 @@ def judgement_of(finding: Finding) -> Judgement:
 
 def _answer(measured: Measured, expected: Expectation | None) -> Answer:
     expect = expected.expect if expected is not None else Expect.UNKNOWN
+    if measured.numbers.get("wrong", 0.0) > 0:
+        return Answer.WRONG
     if measured.held is None:
         return Answer.UNTOLD
     match expect:

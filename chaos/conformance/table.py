@@ -22,6 +22,7 @@ _COLUMNS = (
 )  # fmt: skip
 _STYLES = {
     Answer.WORSE: "bold red",
+    Answer.WRONG: "bold red",
     Answer.BETTER: "bold magenta",
     Answer.KNOWN_FAILURE: "yellow",
     Answer.UNTOLD: "cyan",

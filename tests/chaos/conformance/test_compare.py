@@ -43,6 +43,15 @@ def test_what_could_not_be_told_is_never_as_expected(expectation, measured, expe
     assert (found.answer, found.verdict) == (Answer.UNTOLD, COULD_NOT)
 
 
+@pytest.mark.parametrize("expect", ["holds", "fails", "sometimes", "unknown"])
+@pytest.mark.parametrize("held", [True, False, None])
+def test_wrong_bytes_are_red_whatever_is_expected(expectation, measured, expect, held):
+    found = compare(measured(held=held, numbers={"wrong": 1.0}), expectation(expect))
+
+    assert (found.answer, found.verdict) == (Answer.WRONG, BAD)
+    assert compare(measured(numbers={"wrong": 0.0}), None).answer is Answer.NEW
+
+
 def test_without_an_expectation_it_is_new(measured):
     assert compare(measured(), None).answer is Answer.NEW
 
