@@ -7,8 +7,11 @@ passes there passes. `best` is the other way round: what fails there fails.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
+
+import numpy as np
 
 from chaos.canary.samples import Columns, Samples
 from chaos.canary.sources.bucket_rows import Rows
@@ -87,6 +90,8 @@ class _Arm:
     failed: list[Growth] = field(default_factory=list)
     tokens: dict[str, list[Growth]] = field(default_factory=dict)
     counted: dict[str, int] = field(default_factory=dict)
+    born: list[tuple[str, str, Series]] = field(default_factory=list)
+    """(name, host, series) of everything that was read and has samples."""
 
     def read(
         self, server: PrometheusServer, inside: str, start: float, end: float
@@ -115,6 +120,7 @@ class _Arm:
             grown = self._counter(server, name)
             if grown:
                 self.counted[counter] = sum(int(each.totals.sum()) for each in grown)
+        self._check_births()
 
     def samples(self, edge: Edge) -> Samples:
         """A row a request, of every target and scrape; then those that failed."""
@@ -147,6 +153,7 @@ class _Arm:
     def _series(self, server: PrometheusServer, name: str) -> list[Series]:
         found = server.samples(name, self.inside, self.start, self.end)
         self.keys |= {(*each.key, ("", name)) for each in found}
+        self._born(name, found)
         if not found:
             self.flaws.add(f"none {name}", f"no series {name} matches {self.inside}")
         return found
@@ -169,14 +176,39 @@ class _Arm:
 
     def _check_up(self, server: PrometheusServer) -> None:
         """A target that could not be scraped counted nothing, and may be broken."""
-        for each in server.samples("up", self.inside, self.start, self.end):
+        found = server.samples("up", self.inside, self.start, self.end)
+        self._born("up", found)
+        for each in found:
             if (each.values == 0).any():
                 who = each.labels.get(self.queries.host, str(dict(each.labels)))
                 down = int((each.values == 0).sum())
                 self.flaws.add("up", f"{who} did not answer {down} scrapes")
 
+    def _born(self, name: str, found: Sequence[Series]) -> None:
+        known = [each for each in found if len(each.times)]
+        self.born += [
+            (name, each.labels.get(self.queries.host, ""), each) for each in known
+        ]
+
+    def _check_births(self) -> None:
+        """A series that appears with its first count has counted what nobody saw."""
+        first: dict[str, float] = {}
+        for _, host, series in self.born:
+            first[host] = min(float(series.times[0]), first.get(host, math.inf))
+        for name, host, series in self.born:
+            late = float(series.times[0]) - first[host] > _step(series) / 2
+            if late and name != "up" and series.values[0] != 0:
+                told = f"appears with {series.values[0]:g} counted already"
+                self.flaws.add(f"born {name}", f"{name} of {host or 'a target'} {told}")
+
     def _check(self, grown: Sequence[Growth], name: str) -> None:
         check_window(grown, name=name, start=self.start, end=self.end, flaws=self.flaws)
+
+
+def _step(series: Series) -> float:
+    """The time from one scrape to the next, 0 where there is one only."""
+    times = series.times
+    return float(np.median(np.diff(times))) if len(times) > 1 else 0.0
 
 
 def _buckets(name: str) -> str:
