@@ -132,6 +132,11 @@ class RelativeRule(_Model):
     def _consistent(self) -> Self:
         if (self.statistic == "rate") != (self.metric in RATES):
             raise ValueError(f"rates are {' and '.join(RATES)}, and they are no more")
+        if self.worse != _worse_of(self.metric, self.worse):
+            raise ValueError(
+                f"{self.metric} is worse when it goes"
+                f" {_worse_of(self.metric, self.worse)}; leave `worse` out"
+            )
         if (self.quantile is None) == (self.statistic in ("quantile", "exceedance")):
             raise ValueError(
                 "needs a quantile for `quantile` and `exceedance`, and only for them"
@@ -166,6 +171,14 @@ class RelativeRule(_Model):
             "exceedance": f"over {self.factor:g}x {which}",
         }
         return f"{self.metric} {words[self.statistic]}"
+
+
+def _worse_of(metric: str, said: Literal["up", "down"]) -> Literal["up", "down"]:
+    """Of rates and times nobody chooses what is worse: a rule that is turned round
+    passes what it should stop."""
+    if metric == "hit_rate":
+        return "down"
+    return "up" if metric == "error_rate" or metric.endswith("_s") else said
 
 
 class Validity(_Model):

@@ -60,6 +60,18 @@ def read_meta(folder: Path, arm: str, flaws: Flaws) -> Meta:
     )
 
 
+def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; of a name that stands twice nobody knows which value is true.
+
+    Raises:
+        ValueError: A name stands twice.
+    """
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name stands twice")
+    return found
+
+
 def regular(path: Path) -> bool:
     """Whether it is a plain file, which can be read without waiting for anybody."""
     try:
@@ -79,7 +91,8 @@ def _document(path: Path, folder: Path) -> Mapping[str, Any]:
             raise UsageError(told, "name a directory that canary run wrote")
         if path.stat().st_size > MAX_BYTES:
             raise UsageError(f"{path}: is longer than {MAX_BYTES >> 20} MiB")
-        document = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        document = json.loads(text, object_pairs_hook=once)
     except OSError as error:
         told = f"{error.filename or folder}: cannot be read: {error.strerror}"
         raise UsageError(told, "name a directory that you may read") from None

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any
 
 from chaos.canary.samples import Columns, Samples
+from chaos.canary.sources.meta import once
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -92,7 +93,7 @@ def _documents(file: IO[bytes], flaws: Flaws) -> Iterator[tuple[int, dict[str, A
 
 def _document(line: bytes) -> dict[str, Any] | None:
     try:
-        found = json.loads(line)
+        found = json.loads(line, object_pairs_hook=once)
     except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None

@@ -199,12 +199,26 @@ def hlog(content):
     return spoil
 
 
+def exchange(name, old, new):
+    def spoil(folder):
+        path = folder / name
+        text = path.read_text()
+        assert old in text
+        path.write_text(text.replace(old, new))
+
+    return spoil
+
+
 HOSTILE = {
     # what the operator named is no measurement: one line, exit 2
     "no meta": (remove("meta.json"), 2),
     "no rows": (remove("requests.jsonl"), 2),
     "meta cut": (junk(b'{"schema": "canary.sam', "meta.json"), 2),
     "meta empty": (junk(b"", "meta.json"), 2),
+    "a counter twice": (
+        exchange("meta.json", '"wrong_bytes": 0', '"wrong_bytes": 7, "wrong_bytes": 0'),
+        2,
+    ),
     "meta is a list": (junk(b"[]", "meta.json"), 2),
     "meta is deep": (junk(b"[" * 100_000, "meta.json"), 2),
     "another schema": (edit("meta", {"schema": "canary.samples/9"}), 2),
@@ -238,6 +252,10 @@ HOSTILE = {
     "ok is a word": (edit(7, {"ok": "yes"}), 3),
     "number twice": (edit(7, {"request": 8}), 3),
     "rows twice": (twice, 3),
+    "ok twice": (
+        exchange("requests.jsonl", '"ok": true', '"ok": false, "ok": true'),
+        3,
+    ),
     "no numbers in some": (edit(7, {"request": None}), 3),
     "other trace": (edit("all", {"prompt_tokens": 1}), 3),
     "other mix": (edit("all", {"class": "1k"}), 3),

@@ -111,3 +111,26 @@ def test_a_file_of_bytes_is_one_line(tmp_path) -> None:
 
     with pytest.raises(PolicyError, match="UTF-8"):
         load_policy(tmp_path / "p.yaml")
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "{metric: hit_rate, max_delta: 1%, worse: up}",
+        "{metric: error_rate, max_delta: 1%, worse: down}",
+        "{metric: ttft_s, quantile: 0.5, max_ratio: 1.05, worse: down}",
+        "{metric: my_wait_s, statistic: mean, max_ratio: 1.05, worse: down}",
+    ],
+)
+def test_a_rule_that_is_turned_round_is_refused(rule) -> None:
+    text = f"schema: canary.policy/1\nname: x\nrelative:\n  - {rule}\n"
+
+    with pytest.raises(PolicyError, match="leave `worse` out"):
+        parse_policy(text)
+
+
+def test_only_of_other_metrics_it_is_said_what_is_worse() -> None:
+    rule = "{metric: throughput, statistic: mean, max_ratio: 1.05, worse: down}"
+    text = f"schema: canary.policy/1\nname: x\nrelative:\n  - {rule}\n"
+
+    assert parse_policy(text).relative[0].worse == "down"
