@@ -36,6 +36,8 @@ _METRICS: Final = {
     "e2e_s": "end to end (s)",
     "cache_wait_s": CACHE_WAIT,
 }
+POLICY: Final = "policy.yaml"
+"""What a live run was judged by, beside its two measurements."""
 MOST_ROWS: Final = 200_000
 """Requests of an arm that are drawn; of more, evenly chosen ones are."""
 
@@ -162,12 +164,17 @@ def _figures(samples: Samples) -> list[tuple[str, str]]:
 
 
 def _repeat(result: GateResult, baseline: Source, canary: Source) -> str:
+    """The command that judges the same again; "" where its policy is not known."""
     paths = [source for source in (baseline, canary) if _is_path(source)]
     if len(paths) != 2:
         return ""
     words = ["canary", "judge", "--baseline", str(paths[0]), "--canary", str(paths[1])]
-    seed = ["--seed", str(result.seed)] if result.seed is not None else []
-    return shlex.join([*words, *seed])
+    policy = Path(str(paths[0])).parent / POLICY
+    if policy.is_file():
+        words += ["--policy", str(policy)]
+    elif result.policy_name != "default":
+        return ""
+    return shlex.join(words)
 
 
 def _is_path(source: Source) -> bool:

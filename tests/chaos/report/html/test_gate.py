@@ -169,7 +169,7 @@ def test_directories_that_cannot_be_read_are_named_and_stop_nothing(tmp_path):
 
     assert "no plots of baseline" in text
     assert "no plots of canary" in text
-    assert f"canary judge --baseline {there} --canary {gone} --seed 3" in text
+    assert f"canary judge --baseline {there} --canary {gone}</pre>" in text
 
 
 def test_the_command_that_judges_again_may_be_given(tmp_path):
@@ -232,3 +232,18 @@ def test_hostile_words_in_a_document_stay_words(tmp_path):
 
     assert "<script" not in text
     assert "&lt;script&gt;" in text
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_the_command_that_judges_again_has_its_policy(tmp_path, kept):
+    """Without it the default would judge, and may answer otherwise."""
+    if kept:
+        (tmp_path / "policy.yaml").write_text("schema: canary.policy/1\n")
+    arms = [tmp_path / "baseline", tmp_path / "canary"]
+    out = tmp_path / "report.html"
+
+    write_gate_report(gate(policy_name="live"), *arms, out)
+
+    told = f"--canary {arms[1]} --policy {tmp_path / 'policy.yaml'}</pre>"
+    assert (told in out.read_text()) is kept
+    assert ("canary judge" in out.read_text()) is kept
