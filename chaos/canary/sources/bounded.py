@@ -35,7 +35,19 @@ def between(harsh: GateResult, mild: GateResult) -> GateResult:
         for one in mild.judgements
         if one.name not in known
     )
-    return replace(harsh, judgements=judged, verdict=worst(judged))
+    return replace(
+        harsh,
+        judgements=judged,
+        verdict=worst(judged),
+        extend_by=harsh.extend_by if _more_helps(judged) else None,
+    )
+
+
+def _more_helps(judged: tuple[GateJudgement, ...]) -> bool:
+    """No number of samples makes a bucket narrower."""
+    return not any(
+        one.verdict is Verdict.INCONCLUSIVE and one.needs is None for one in judged
+    )
 
 
 def _between(

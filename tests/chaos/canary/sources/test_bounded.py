@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from chaos.canary.result import GateJudgement, GateResult, worst
@@ -56,3 +58,10 @@ def test_a_rule_that_only_one_edge_judged_is_open() -> None:
 
     assert between(one, none).verdict is OPEN
     assert between(none, one).verdict is OPEN
+
+
+def test_more_samples_are_not_asked_for_where_the_buckets_are_too_wide() -> None:
+    harsh = replace(result(OPEN, needs=500), extend_by=500)
+
+    assert between(harsh, result(OPEN, needs=9)).extend_by == 500
+    assert between(harsh, result(PASS)).extend_by is None
