@@ -53,8 +53,14 @@ class NoiseFloor:
         """The floor that these A/A results show.
 
         Raises:
-            FloorError: fewer than 5 results.
+            FloorError: fewer than 5 results, or one of them twice: it would scatter
+                less than runs do.
         """
+        seen = [result.judgements for result in results]
+        if any(one in seen[:at] for at, one in enumerate(seen)):
+            raise FloorError(
+                "one A/A run was given twice", "name verdicts of different runs"
+            )
         if len(results) < MIN_RUNS:
             raise FloorError(
                 f"a noise floor needs {MIN_RUNS} A/A runs, there are {len(results)}",

@@ -11,6 +11,7 @@ from chaos.canary.errors import FloorError
 from chaos.canary.floor import NoiseFloor, floor_of, read_floor
 from chaos.canary.gate import judge
 from chaos.canary.policy import Policy, RelativeRule
+from chaos.canary.result import GateResult
 
 RULE = RelativeRule(metric="ttft_s", quantile=0.5, max_ratio=1.1)
 POLICY = Policy(name="t", relative=(RULE,))
@@ -58,6 +59,15 @@ def test_with_its_floor_a_setup_does_not_fail_itself(arm_of) -> None:
 
     assert fails >= 3
     assert again.count("FAIL") == 0
+
+
+def test_one_run_five_times_is_no_floor(arm_of) -> None:
+    """It would show no scatter at all, and take the doubt about hosts away."""
+    (run,) = aa_runs(arm_of, 1, host_sd=0.05)
+    copies = [GateResult.from_document(run.to_document()) for _ in range(5)]
+
+    with pytest.raises(FloorError, match="twice"):
+        NoiseFloor.from_runs(copies)
 
 
 def test_few_runs_are_no_floor(arm_of) -> None:
