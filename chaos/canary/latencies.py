@@ -20,12 +20,12 @@ LARGEST = 1e12
 
 
 def ranked(samples: Samples, metric: str) -> NDArray[np.float64]:
-    """All rows; NaN is missing, a failed request without its latency is infinite."""
+    """All rows; NaN is missing, a failed request is infinite, whatever it recorded:
+    a build that fails at once is not a fast one."""
     values = samples.metric(metric)
-    if metric not in OF_THE_REQUEST:
+    if metric not in OF_THE_REQUEST or samples.ok.all():
         return values
-    failed = ~samples.ok & np.isnan(values)
-    return np.where(failed, np.inf, values) if failed.any() else values
+    return np.where(samples.ok, values, np.inf)
 
 
 def unmeasured_share(samples: Samples, metric: str) -> float:

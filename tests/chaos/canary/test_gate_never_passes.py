@@ -302,6 +302,24 @@ def test_the_slowest_requests_are_not_left_out(sound, rules) -> None:
     assert judge(policy, sound[0], blind).verdict is Verdict.INCONCLUSIVE
 
 
+@pytest.mark.parametrize(
+    "rules",
+    [
+        "slos:\n  - {metric: ttft_s, quantile: 0.9, at_most: 100s}\n",
+        "relative:\n  - {metric: ttft_s, quantile: 0.5, max_ratio: 1.5}\n",
+        "relative:\n  - {metric: ttft_s, statistic: paired, max_ratio: 1.5}\n",
+        "relative:\n  - {metric: ttft_s, statistic: mean, max_ratio: 1.5}\n",
+    ],
+)
+def test_a_build_that_fails_at_once_is_no_fast_one(sound, rules) -> None:
+    """Its failures have a latency, and a short one; no rule asks for errors."""
+    quick = {"ttft_s": sound[1].metrics["ttft_s"] / 2}
+    failing = replace(sound[1], metrics=quick, ok=np.arange(ROWS) % 4 == 0)
+
+    assert judge(policy_of(rules), *sound).verdict is Verdict.PASS
+    assert judge(policy_of(rules), sound[0], failing).verdict is not Verdict.PASS
+
+
 ODD = (np.nan, np.inf, -np.inf, 0.0, -1.0, 1e-300, 1e300, 5e-324)
 
 
