@@ -276,10 +276,10 @@ class _Game:
     def _ledger(self) -> str:
         """What stands in the ledgers of the host now."""
         if self._lab is None:
-            found = [*_NETNS_STATE.glob(f"*/{self._host}/*/ledger.jsonl")]
+            found = _paths(_NETNS_STATE, f"*/{self._host}/*/ledger.jsonl")
         else:
             root = Path(f"/proc/{self._inits()[self._host]}/root")
-            found = [*(root / "run/moonquake").glob("*/ledger.jsonl")]
+            found = _paths(root / "run/moonquake", "*/ledger.jsonl")
         texts = []
         for path in found:
             try:
@@ -420,15 +420,14 @@ class _Game:
 
     def _runs(self) -> list[str]:
         """Directories of netns runs of this process and of its worker."""
-        netns = self._lab is None and _NETNS_STATE.is_dir()
-        if not netns or self._process is None:
+        if self._lab is not None or self._process is None:
             return []
         pids = {self._process.pid} | {
             int(told["pid"])
             for phase in ("before", "active")
             if (told := self._marks.told(phase)) is not None
         }
-        found = [path.name for path in _NETNS_STATE.iterdir()]
+        found = [path.name for path in _paths(_NETNS_STATE, "*")]
         return [n for n in found if any(n.startswith(f"r{pid}-") for pid in pids)]
 
     def _ledgers(self) -> list[str]:
@@ -485,3 +484,11 @@ def play_all(
             sys.stdout.write(f"    again: {cell.again}\n")
         sys.stdout.flush()
     return outcomes
+
+
+def _paths(root: Path, pattern: str) -> list[Path]:
+    """What matches now; nothing where a directory went away while it was read."""
+    try:
+        return [*root.glob(pattern)]
+    except FileNotFoundError:
+        return []

@@ -6,6 +6,7 @@ in its network namespace. Nothing of the harness is asked, no SSH is used.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 _COMMAND_TIMEOUT_S = 20.0
 _HELPERS = 4
+_READINGS = 5
 _LISTENS = "0A"
 _OF_A_START = re.compile(r"(--parent|--client) [0-9]+")
 """Numbers that a store which comes back has anew."""
@@ -181,7 +183,14 @@ def _ports(init: int) -> str:
 
 
 def _files(root: Path, name: str) -> str:
-    """Everything below a directory, with the sizes of files that are not logs."""
+    """Everything below a directory; read again where part of it went away meanwhile."""
+    for _ in range(_READINGS - 1):
+        with contextlib.suppress(FileNotFoundError):
+            return _listed(root, name)
+    return _listed(root, name)
+
+
+def _listed(root: Path, name: str) -> str:
     return _lines(
         str(path.relative_to(root))
         for path in (root / name).rglob("*")

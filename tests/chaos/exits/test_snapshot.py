@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from chaos.exits import snapshot
 from chaos.exits.marks import Marks
 from chaos.exits.snapshot import (
     Snapshot,
@@ -141,3 +142,31 @@ def test_files_ports_and_processes_that_are_left_are_seen(host) -> None:
     assert [each for each in changes if each.startswith("run: ")] == wanted
     assert any(each.startswith("ports: + tcp 00000000:0007") for each in changes)
     assert any(each.startswith("processes: + ") for each in changes)
+
+
+def test_a_directory_that_goes_away_while_it_is_read_is_read_again(
+    tmp_path, monkeypatch
+) -> None:
+    """A run clears up while the snapshot is taken."""
+    (tmp_path / "run" / "kept").mkdir(parents=True)
+    real, calls = Path.rglob, []
+
+    def vanishing(self, pattern):
+        calls.append(pattern)
+        if len(calls) < 3:
+            raise FileNotFoundError(2, "No such file or directory", str(self))
+        return real(self, pattern)
+
+    monkeypatch.setattr(Path, "rglob", vanishing)
+
+    assert snapshot._files(tmp_path, "run") == "run/kept"
+
+
+def test_a_directory_that_never_stands_still_is_an_error(tmp_path, monkeypatch) -> None:
+    def vanishing(self, pattern):
+        raise FileNotFoundError(2, "No such file or directory", str(self))
+
+    monkeypatch.setattr(Path, "rglob", vanishing)
+
+    with pytest.raises(FileNotFoundError):
+        snapshot._files(tmp_path, "run")
