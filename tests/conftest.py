@@ -1,7 +1,8 @@
-"""`pytest --allowed-skips FILE`: a skip whose reason the file does not have fails.
+"""`pytest --allowed-skips=FILE`: a skip whose reason the file does not have fails.
 
 For machines that can run everything: a tier that is skipped there because a package is
 missing would otherwise look like a pass. One regular expression a line, # for comments.
+With `=`: before this file is read, pytest would take a word by itself for a test path.
 """
 
 from __future__ import annotations

@@ -24,11 +24,15 @@ def test_three():
 
 @pytest.fixture
 def suite(pytester):
-    pytester.makeconftest((Path(__file__).parent / "conftest.py").read_text())
-    pytester.makepyfile(SUITE)
+    tests = pytester.mkdir("tests")
+    text = (Path(__file__).parent / "conftest.py").read_text()
+    (tests / "conftest.py").write_text(text)
+    (tests / "test_suite.py").write_text(SUITE)
+    pytester.makeini("[pytest]\ntestpaths = tests\n")
     return pytester
 
 
+@pytest.mark.parametrize("more", [(), ("-n", "2")])
 @pytest.mark.parametrize(
     ("allowed", "code"),
     [
@@ -37,11 +41,11 @@ def suite(pytester):
         ("", pytest.ExitCode.TESTS_FAILED),
     ],
 )
-def test_a_skip_that_is_not_allowed_fails(suite, allowed, code) -> None:
+def test_a_skip_that_is_not_allowed_fails(suite, allowed, code, more) -> None:
     path = suite.path / "skips"
     path.write_text(allowed)
 
-    ended = suite.runpytest_subprocess("--allowed-skips", str(path))
+    ended = suite.runpytest_subprocess(f"--allowed-skips={path}", *more)
 
     assert ended.ret == code
     if "netem" not in allowed:
@@ -49,7 +53,7 @@ def test_a_skip_that_is_not_allowed_fails(suite, allowed, code) -> None:
 
 
 def test_a_file_that_is_not_there_is_one_line(suite) -> None:
-    ended = suite.runpytest_subprocess("--allowed-skips", "nowhere")
+    ended = suite.runpytest_subprocess("--allowed-skips=nowhere")
 
     assert ended.ret == pytest.ExitCode.USAGE_ERROR
     ended.stderr.fnmatch_lines(["*--allowed-skips nowhere: there is no such file*"])
