@@ -66,10 +66,11 @@ class Injection:
             message = f"{self.receipt.fault_id} was injected before"
             raise RuntimeError(message)
         self._owner.admit(self)
-        self._record(FaultState.ARMED)
         self.receipt.injected_at_s = self._owner.clock()
-        self._owner.started(self)
         try:
+            # from the first row on somebody undoes it: a signal may come at any time
+            self._owner.started(self)
+            self._record(FaultState.ARMED)
             self.fault.inject()
         except BaseException as error:
             self._undo_after(error)
@@ -112,13 +113,14 @@ class Injection:
         self._record(FaultState.REVERTING)
         self._owner.notify("reverting", self.receipt)
         residual = self._revert()
-        self.receipt.reverted_at_s = self._owner.clock()
+        reverted_at_s = self._owner.clock()
         self.receipt.residual = residual
         undone = getattr(self.fault, "undone", "")  # how, of faults that can tell
         if undone:
             self.receipt.parameters["undone"] = undone
         state = FaultState.RESIDUAL if residual else FaultState.REVERTED
         self._record(state, residual or undone)
+        self.receipt.reverted_at_s = reverted_at_s  # over once that is on disk
         self._owner.notify(state.value, self.receipt)
         if residual:
             receipt = self.receipt

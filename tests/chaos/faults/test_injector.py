@@ -380,3 +380,66 @@ def test_a_signal_while_all_is_undone_keeps_no_fault_in(
         inject.revert_all()
 
     assert not first.active
+
+
+@pytest.mark.parametrize("state", [FaultState.ARMED, FaultState.ACTIVE])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, pytest.exit.Exception])
+def test_a_signal_right_behind_a_row_of_the_start_leaves_no_fault_open(
+    inject, ledger, monkeypatch, state, error
+) -> None:
+    """The handler raises between any two steps of the main thread."""
+    _interrupt_behind(ledger, monkeypatch, state, error)
+
+    with pytest.raises(error):
+        inject(FakeFault("a")).start()
+    inject.revert_all()
+
+    assert read_ledger(ledger.path).open_faults == []
+
+
+@pytest.mark.parametrize("state", [FaultState.REVERTING, FaultState.REVERTED])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, pytest.exit.Exception])
+def test_a_signal_right_behind_a_row_of_the_end_leaves_no_fault_open(
+    inject, ledger, monkeypatch, state, error
+) -> None:
+    injection = inject(FakeFault("a"))
+    injection.start()
+    _interrupt_behind(ledger, monkeypatch, state, error)
+
+    with pytest.raises(error):
+        injection.stop()
+    inject.revert_all()
+
+    assert read_ledger(ledger.path).open_faults == []
+    assert not injection.active
+
+
+def test_a_signal_right_before_the_last_row_leaves_no_fault_open(
+    inject, ledger, monkeypatch
+) -> None:
+    injection = inject(FakeFault("a"))
+    injection.start()
+    write, due = ledger.fault, [KeyboardInterrupt]
+
+    def fault(name, state, **more):
+        if state is FaultState.REVERTED and due:
+            raise due.pop()
+        write(name, state, **more)
+
+    monkeypatch.setattr(ledger, "fault", fault)
+    with pytest.raises(KeyboardInterrupt):
+        injection.stop()
+    inject.revert_all()
+
+    assert read_ledger(ledger.path).open_faults == []
+
+
+def _interrupt_behind(ledger, monkeypatch, wanted, error) -> None:
+    write, due = ledger.fault, [error("signal")]
+
+    def fault(name, state, **more):
+        write(name, state, **more)
+        if state is wanted and due:
+            raise due.pop()
+
+    monkeypatch.setattr(ledger, "fault", fault)
