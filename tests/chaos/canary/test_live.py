@@ -42,6 +42,14 @@ def meta(tmp_path, label):
     return json.loads((tmp_path / label / "meta.json").read_text(encoding="utf-8"))
 
 
+def is_stopped(result) -> bool:
+    """FAIL; only a client that lagged on a busy machine may leave it open."""
+    if result.verdict.value == "FAIL":
+        return True
+    lagged = [j for j in result.judgements if j.name == "lag"]
+    return any(j.verdict.value == "INCONCLUSIVE" for j in lagged)
+
+
 def test_equal_endpoints_are_measured_whole_and_not_stopped(
     openai_servers, tmp_path, lenient
 ):
@@ -83,7 +91,7 @@ def test_too_few_rows_show_no_harm_before_the_end(openai_servers, tmp_path, leni
     result = run_asked(asked, say=lambda _line: None)
 
     assert not result.aborted_early
-    assert result.verdict.value != "PASS"
+    assert is_stopped(result), result.judgements
 
 
 def test_nobody_looks_early_when_that_is_not_wanted(openai_servers, tmp_path, lenient):
@@ -93,7 +101,7 @@ def test_nobody_looks_early_when_that_is_not_wanted(openai_servers, tmp_path, le
     asked = asked_of(tmp_path, one.url, slow.url, requests=120, early_abort=False)
     result = run_asked(asked, say=lambda _line: None)
 
-    assert result.verdict.value != "PASS"
+    assert is_stopped(result), result.judgements
     assert not result.aborted_early
     assert meta(tmp_path, "canary")["complete"] is True
 
@@ -108,7 +116,7 @@ def test_an_endpoint_that_dies_half_way_never_passes(openai_servers, tmp_path, l
 
     result = run_asked(asked_of(tmp_path, one.url, dying.url), say=say)
 
-    assert result.verdict.value != "PASS"
+    assert is_stopped(result), result.judgements
 
 
 def test_sigterm_ends_a_run_orderly(openai_servers, tmp_path, lenient):
