@@ -75,7 +75,7 @@ class SyntheticLoad:
         self._thread.start()
 
     def close(self) -> None:
-        """Stops sending and drops what is under way."""
+        """Stops sending and drops what is under way, which then counts as neither."""
         self._closed.set()
         self._thread.join()
         for channel in self._channels:
@@ -135,6 +135,8 @@ class SyntheticLoad:
         answer = None if call.cancelled() or call.exception() else call.result()
         with self._lock:
             self._in_flight -= 1
+            if answer is None and self._closed.is_set():
+                return
             if answer is None or not answer.ok:
                 self._failed += 1
                 return

@@ -1,4 +1,6 @@
-"""`pytest --allowed-skips=FILE`: a skip whose reason the file does not have fails.
+"""What all tests share: `freeze`, and skips that nobody allowed.
+
+`pytest --allowed-skips=FILE`: a skip whose reason the file does not have fails.
 
 For machines that can run everything: a tier that is skipped there because a package is
 missing would otherwise look like a pass. One regular expression a line, # for comments.
@@ -7,13 +9,35 @@ With `=`: before this file is read, pytest would take a word by itself for a tes
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 OPTION = "--allowed-skips"
+
+
+@pytest.fixture
+def freeze():
+    """SIGSTOP that has arrived: what is behind it finds the process standing still.
+
+    The signal alone is not enough: until its main thread has had its turn on the
+    processor, the other threads of a process go on serving.
+    """
+
+    def stop(pid: int) -> None:
+        os.kill(pid, signal.SIGSTOP)
+        deadline_s = time.monotonic() + 10
+        stat = Path(f"/proc/{pid}/stat")
+        while stat.read_text().rpartition(")")[2].split()[0] != "T":
+            assert time.monotonic() < deadline_s, f"process {pid} does not stop"
+            time.sleep(0.002)
+
+    return stop
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -59,9 +59,9 @@ def test_a_killed_role_shows_the_signal(start):
     assert role.stop(time.monotonic() + 5) == -signal.SIGKILL
 
 
-def test_a_stopped_role_is_killed_at_the_deadline(start):
+def test_a_stopped_role_is_killed_at_the_deadline(start, freeze):
     role = start(*MASTER)
     role.wait_ready(10)
-    os.kill(role.pid, signal.SIGSTOP)
+    freeze(role.pid)
 
     assert role.stop(time.monotonic() + 0.1) == -signal.SIGKILL

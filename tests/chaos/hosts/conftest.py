@@ -22,6 +22,7 @@ from chaos.safety.identity import (
     send_signal,
     start_ticks_of,
     state_of,
+    state_of,
     wait_until,
 )
 
@@ -185,11 +186,13 @@ class Kit:
 
     @staticmethod
     def kill(pid, number=signal.SIGKILL):
-        """Sends a signal; a process that is killed is gone when this returns."""
+        """Sends a signal; when this returns, who is killed is gone, who stops stands."""
         ticks = start_ticks_of(pid) or 0
         assert send_signal(pid, ticks, number)
         if number == signal.SIGKILL:
             assert wait_until(lambda: not is_alive(pid, ticks), timeout_s=10)
+        if number == signal.SIGSTOP:
+            assert wait_until(lambda: state_of(pid) == "T", timeout_s=10)
 
     @staticmethod
     def touch(path):

@@ -104,10 +104,10 @@ def test_a_deaf_role_is_killed_when_its_time_is_up(target) -> None:
     assert target.stop("store-0", timeout_s=0.1) == -signal.SIGKILL
 
 
-def test_a_paused_role_can_be_stopped(target) -> None:
+def test_a_paused_role_can_be_stopped(target, freeze) -> None:
     process = target.spawn("store-0", ROLE)
     target.wait_ready("store-0", "up", timeout_s=10)
-    send_signal(process.pid, process.start_ticks, signal.SIGSTOP)
+    freeze(process.pid)
 
     assert target.stop("store-0", timeout_s=5) == -signal.SIGTERM
 

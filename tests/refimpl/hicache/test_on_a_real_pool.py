@@ -56,14 +56,14 @@ def pool(cluster, kit):
 
 
 @pytest.fixture
-def paused(cluster):
+def paused(cluster, freeze):
     """Stops stores; they go on at the end of the test, or when asked."""
     stopped = set()
 
     def stop(*numbers):
         for number in numbers:
             pid = cluster.of_kind("store")[number].pid
-            os.kill(pid, signal.SIGSTOP)
+            freeze(pid)
             stopped.add(pid)
 
     def resume():
@@ -152,13 +152,13 @@ def test_an_outage_of_all_stores_opens_the_breaker_and_it_closes(pool, paused, k
 
 
 def test_a_master_that_hangs_costs_the_base_and_then_nothing(
-    cluster, pool, paused, kit
+    cluster, pool, paused, kit, freeze
 ):
     r = pool()
     keys = kit.chain(32, "master")
     r.store(keys)
     pid = cluster.of_kind("master")[0].pid
-    os.kill(pid, signal.SIGSTOP)
+    freeze(pid)
     try:
         reuse = r.run(keys, commit=False)
         assert reuse.outcome == "timeout"

@@ -71,12 +71,12 @@ def test_beats_are_answered_while_every_worker_sleeps_in_a_lookup(start_master):
 
 
 def test_master_that_was_stopped_expires_nobody_when_it_goes_on(
-    start_master, eventually
+    start_master, eventually, freeze
 ) -> None:
     master = with_stores(start_master)
     with Beating(master, [1, 2, 3]) as beating:
         time.sleep(4 * SCALE)
-        os.kill(master.process.pid, signal.SIGSTOP)
+        freeze(master.process.pid)
         time.sleep(1.2 * TTL_S)
         os.kill(master.process.pid, signal.SIGCONT)
         time.sleep(2 * TTL_S)

@@ -80,9 +80,9 @@ def test_what_was_in_flight_on_a_hung_worker_is_said_to_be_lost(client) -> None:
     assert len(client.hangs) == 1
 
 
-def test_a_worker_that_stands_still_is_hung_like_a_call(client) -> None:
+def test_a_worker_that_stands_still_is_hung_like_a_call(client, freeze) -> None:
     pid = client.call("health", deadline_s=5).result
-    os.kill(pid, signal.SIGSTOP)
+    freeze(pid)
 
     assert client.call("health", deadline_s=0.2).code == HUNG
     assert client.call("health", deadline_s=5).result != pid

@@ -147,13 +147,15 @@ def test_what_masters_say_reaches_whoever_listens(shared) -> None:
     assert len(told[0][1]["segments"]) == len(shared.stores)
 
 
-def test_a_stopped_store_hangs_a_read_and_never_the_harness(private, tmp_path) -> None:
+def test_a_stopped_store_hangs_a_read_and_never_the_harness(
+    private, tmp_path, freeze
+) -> None:
     with start_mooncake(tmp_path, stores=2) as cluster:
         probe = cluster.probe()
         probe.write_to("store-0", ["sick"], timeout_s=LONG_S)
         probe.write_to("store-1", ["healthy"], timeout_s=LONG_S)
         process = cluster.process("store-0")
-        send_signal(process.pid, process.start_ticks, signal.SIGSTOP)
+        freeze(process.pid)
         try:
             begin_s = time.monotonic()
             codes, wrong = probe.read(["sick"], timeout_s=3.0)

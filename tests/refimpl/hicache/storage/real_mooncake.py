@@ -111,6 +111,8 @@ def measure(master, started):
     endpoints = sorted(storage.stats()["segments"])
     canary = [storage.probe(one, timeout_s=2.0) for one in endpoints]
     os.kill(started[-1].pid, signal.SIGSTOP)
+    stat = Path(f"/proc/{started[-1].pid}/stat")
+    wait_until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T")
     mixed = get(storage, keys, DEADLINE_S)
     hung = storage.stats()["lanes"]["hung"]
     sick = next(iter(hung), "")
