@@ -22,7 +22,6 @@ from chaos.safety.identity import (
     send_signal,
     start_ticks_of,
     state_of,
-    state_of,
     wait_until,
 )
 
@@ -186,7 +185,7 @@ class Kit:
 
     @staticmethod
     def kill(pid, number=signal.SIGKILL):
-        """Sends a signal; when this returns, who is killed is gone, who stops stands."""
+        """Sends a signal; then who is killed is gone, and who is stopped stands."""
         ticks = start_ticks_of(pid) or 0
         assert send_signal(pid, ticks, number)
         if number == signal.SIGKILL:

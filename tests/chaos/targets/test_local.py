@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from chaos.errors import ProcessFailed
-from chaos.safety.identity import send_signal, state_of, wait_until
+from chaos.safety.identity import state_of, wait_until
 from chaos.safety.ledger import Ledger, read_ledger
 from chaos.safety.locks import lease_block
 from chaos.targets.local import LocalTarget
