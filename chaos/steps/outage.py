@@ -42,7 +42,6 @@ QUIET_STEP_S = 0.03
 QUIET_READINGS = 4
 QUIET_WAIT_S = 0.3
 _KEEP_TRIES = 6
-_KEEP_SHARE = 1.0
 _KEEP_GAP_S = 0.005
 
 
@@ -105,14 +104,15 @@ def keep_prompts(
 
     A write-back that failed while the cluster was cold is left to the next request for
     the same prompt, as the system does it. An engine that had trouble meanwhile is
-    replaced by a new one: what is judged begins with nothing behind it.
+    replaced by a new one: what is judged begins with nothing behind it. Every try asks
+    at half the rate of the one before, as a busy machine needs it.
 
     Raises:
         HarnessError: One of them is not there: nothing could be judged.
     """
     missing = list(requests)
-    for _ in range(_KEEP_TRIES):
-        _compute(cluster, load, missing)
+    for attempt in range(_KEEP_TRIES):
+        _compute(cluster, load, missing, share=0.5**attempt)
         flush(cluster)
         missing = [r for r in missing if not all(cluster.owners_of(r))]
         if not missing:
@@ -137,13 +137,15 @@ def _without_past(cluster: Cluster) -> None:
             cluster.start_role(engine)
 
 
-def _compute(cluster: Cluster, load: LoadDriver, requests: Sequence[Request]) -> None:
-    """Asks for every prompt, a little below what the engines can compute."""
-    speed = _KEEP_SHARE * len(cluster.engines) * cluster.limits.prefill_tokens_per_s
+def _compute(
+    cluster: Cluster, load: LoadDriver, requests: Sequence[Request], *, share: float
+) -> None:
+    """Asks for every prompt, at a share of the rate that the engines can compute."""
+    speed = len(cluster.engines) * cluster.limits.prefill_tokens_per_s
     due, at_s = [], 0.0
     for request in requests:
         due.append(_at(request, at_s))
-        at_s += request.input_length / speed + _KEEP_GAP_S
+        at_s += (request.input_length / speed + _KEEP_GAP_S) / share
     run = load(due, arm="keep", route=route(cluster, requests))
     bad = [s.request.request_id for s in run.samples if not (s.answer and s.answer.ok)]
     if bad:
