@@ -1,12 +1,16 @@
-"""Expected against measured. Pure: a mismatch is a finding, either way."""
+"""Expected against measured. Pure: a mismatch is a finding, either way.
+
+Where no profile expects anything, not even that it is unknown, nothing was compared:
+that is INCONCLUSIVE, with a line that says how to make a profile.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, unique
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from chaos.conformance.profile import Expect, profile_for
+from chaos.conformance.profile import FAILS_OF, Expect, profile_for
 from chaos.judge.verdict import Judgement, Verdict
 
 if TYPE_CHECKING:
@@ -14,6 +18,9 @@ if TYPE_CHECKING:
 
     from chaos.conformance.measured import Measured
     from chaos.conformance.profile import Expectation, Profile
+
+
+_ORACLE: Final = "CONFORMANCE"
 
 
 @unique
@@ -24,14 +31,16 @@ class Answer(Enum):
     KNOWN_FAILURE = "known failure"
     """It fails, as it always did: reported, not red."""
     SOMETIMES = "sometimes"
-    NEW = "new"
-    """Nothing was expected: a number to look at, not red."""
+    NOT_JUDGED = "not judged"
+    """Its profile calls it unknown: a number to look at, not red."""
     BETTER = "FINDING: holds"
     """It was expected to fail: the expectation is out of date."""
     WORSE = "FINDING: fails"
     WRONG = "FINDING: wrong bytes"
     """Reads or outputs that were not their own: no expectation makes that green."""
     UNTOLD = "could not tell"
+    NO_EXPECTATION = "no expectation"
+    """No profile speaks of it: it was measured, and compared with nothing."""
 
 
 _VERDICTS = {
@@ -39,6 +48,7 @@ _VERDICTS = {
     Answer.WORSE: Verdict.FAIL,
     Answer.WRONG: Verdict.FAIL,
     Answer.UNTOLD: Verdict.INCONCLUSIVE,
+    Answer.NO_EXPECTATION: Verdict.INCONCLUSIVE,
 }
 
 
@@ -57,8 +67,8 @@ class Finding:
 
     @property
     def expect(self) -> str:
-        """The expectation in one word."""
-        return (self.expected.expect if self.expected else Expect.UNKNOWN).value
+        """The expectation in one word, "-" for none."""
+        return self.expected.expect.value if self.expected else "-"
 
 
 def compare(measured: Measured, expected: Expectation | None) -> Finding:
@@ -77,14 +87,28 @@ def compare_all(measured: Iterable[Measured], profiles: list[Profile]) -> list[F
     return found
 
 
+def judgements_of(findings: Iterable[Finding]) -> list[Judgement]:
+    """For the docket of a test; what nobody expects anything of is one line a system.
+
+    PASS is "as expected", which may be a failure.
+    """
+    judged, unexpected = [], []
+    for finding in findings:
+        if finding.answer is Answer.NO_EXPECTATION:
+            unexpected.append(finding)
+        else:
+            judged.append(judgement_of(finding))
+    return judged + [_not_compared(who, rows) for who, rows in _by_who(unexpected)]
+
+
 def judgement_of(finding: Finding) -> Judgement:
-    """For the docket of a test: PASS is "as expected", which may be a failure."""
+    """One row as a judgement."""
     measured = finding.measured
     words = [finding.answer.value, measured.reason]
     if finding.expected is not None and finding.expected.reference:
         words.append(finding.expected.reference)
     return Judgement(
-        oracle="CONFORMANCE",
+        oracle=_ORACLE,
         claim=f"{measured.who}: {measured.name}",
         verdict=finding.verdict,
         observed=measured.observed,
@@ -95,13 +119,73 @@ def judgement_of(finding: Finding) -> Judgement:
     )
 
 
+def how_to_expect(findings: Iterable[Finding]) -> list[str]:
+    """A line for each system, version and settings that lack expectations.
+
+    What `scripts/soak mooncake` counted is a profile; an operator believes it or not.
+    """
+    rows = [one for one in findings if one.answer is Answer.NO_EXPECTATION]
+    return [
+        f"{who}: no expectation of {len(own)} measured properties; {_remedy(who)}"
+        for who, own in _by_who(rows)
+    ]
+
+
+def _not_compared(who: _Who, rows: list[Finding]) -> Judgement:
+    return Judgement(
+        oracle=_ORACLE,
+        claim=f"{who}: what was measured is what a profile expects",
+        verdict=Verdict.INCONCLUSIVE,
+        observed=f"{len(rows)} properties measured, no expectation of them",
+        threshold=f"a row for each in suites/conformance/{who.file}.yaml",
+        samples=0,
+        reason=_remedy(who),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Who:
+    """A system in a version, as it was set."""
+
+    system: str
+    version: str
+    settings: str
+
+    @property
+    def file(self) -> str:
+        return f"{self.system}-{self.version}"
+
+    def __str__(self) -> str:
+        return f"{self.system} {self.version} ({self.settings})"
+
+
+def _by_who(findings: Iterable[Finding]) -> list[tuple[_Who, list[Finding]]]:
+    groups: dict[_Who, list[Finding]] = {}
+    for finding in findings:
+        one = finding.measured
+        who = _Who(system=one.system, version=one.version, settings=one.settings)
+        groups.setdefault(who, []).append(finding)
+    return list(groups.items())
+
+
+def _remedy(who: _Who) -> str:
+    """How a profile is made; the reference system is measured in the same runs."""
+    own = f" --profile {who.settings}" if who.system == "mooncake" else ""
+    return (
+        f"make a profile: scripts/soak mooncake --runs {FAILS_OF}{own}, and put what"
+        f" you believe of results/soak/mooncake/{who.file}.seen.yaml into"
+        f" suites/conformance/{who.file}.yaml"
+    )
+
+
 def _answer(measured: Measured, expected: Expectation | None) -> Answer:
-    expect = expected.expect if expected is not None else Expect.UNKNOWN
     if measured.numbers.get("wrong", 0.0) > 0:
         return Answer.WRONG
     if measured.held is None:
         return Answer.UNTOLD
-    match expect:
+    if expected is None:
+        return Answer.NO_EXPECTATION
+    match expected.expect:
         case Expect.HOLDS:
             return Answer.AS_EXPECTED if measured.held else Answer.WORSE
         case Expect.FAILS:
@@ -109,4 +193,4 @@ def _answer(measured: Measured, expected: Expectation | None) -> Answer:
         case Expect.SOMETIMES:
             return Answer.SOMETIMES
         case Expect.UNKNOWN:
-            return Answer.NEW
+            return Answer.NOT_JUDGED

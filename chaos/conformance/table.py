@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-from chaos.conformance.compare import Answer
+from chaos.conformance.compare import Answer, how_to_expect
 from chaos.conformance.properties import Arm
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ _STYLES = {
     Answer.BETTER: "bold magenta",
     Answer.KNOWN_FAILURE: "yellow",
     Answer.UNTOLD: "cyan",
+    Answer.NO_EXPECTATION: "cyan",
 }
 
 
@@ -48,6 +49,8 @@ def render(
     console.print(_side_by_side(findings))
     console.print(_all(findings))
     console.print(_counts(findings))
+    for line in how_to_expect(findings):
+        console.print(line, soft_wrap=True)
     for command in _reproduce(findings):
         console.print(f"reproduce: {command}", soft_wrap=True)
     return out.getvalue()

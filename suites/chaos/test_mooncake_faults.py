@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from chaos.conformance.compare import compare_all, judgement_of
+from chaos.conformance.compare import compare_all, judgements_of
 from chaos.conformance.faults import FAULTS, fault_of
 from chaos.conformance.profile import load_profiles
 from chaos.conformance.results import record
@@ -71,7 +71,7 @@ def side_by_side(request, chaos_run, cluster_of, inject, judge, history, referen
         judge(judge_evidence(receipts))
         record(history, [*rows, *own])
         found = compare_all([*rows, *own], load_profiles(PROFILES))
-        judge(judgement_of(one) for one in found)
+        judge(judgements_of(found))
         return found
 
     return measure

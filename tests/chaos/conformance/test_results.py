@@ -83,6 +83,14 @@ def test_a_finding_is_1_and_what_could_not_be_told_is_3(
     assert json.loads(done.stdout)[0]["held"] is held
 
 
+def test_a_version_without_a_profile_is_inconclusive(results, measured, profiles):
+    path = results(measured(version="9.9.9", held=True))
+    done = report("--conformance", path, "--profiles", profiles())
+
+    assert done.exit_code == 3
+    assert "scripts/soak mooncake" in done.stdout
+
+
 def test_nothing_measured_is_inconclusive(results, profiles):
     done = report("--conformance", results(), "--profiles", profiles())
 

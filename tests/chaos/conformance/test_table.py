@@ -76,6 +76,15 @@ def test_brackets_of_a_node_id_stay_in_the_command(measured):
     assert "pytest 't.py::a[b]'" in text
 
 
+def test_what_has_no_expectation_says_how_to_get_one(measured):
+    text = render(compare_all([measured(version="9.9.9")] * 2, []))
+    told = [line for line in text.splitlines() if "make a profile" in line]
+
+    assert len(told) == 1
+    assert "scripts/soak mooncake" in told[0]
+    assert "mooncake-9.9.9.seen.yaml" in told[0]
+
+
 def test_nothing_measured_is_said():
     assert "no property was measured" in render([])
 
