@@ -352,6 +352,10 @@ class _Player:
             return f"nobody is the {step.target}"
         if not hasattr(self._stage.inject, step.fault):
             raise UsageError(f"no fault is called {step.fault!r}", "see `chaos plan`")
+        stores = self._stage.cluster.stores
+        if target.startswith("store") and target not in stores:
+            there = f"there are {', '.join(stores)}"
+            raise UsageError(f"{self._schedule.name}: no {target} here", there)
         if step.name in self._active:
             return f"{step.name} is in place"
         if target in self._broken_roles():

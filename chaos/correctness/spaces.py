@@ -51,6 +51,7 @@ _MOONCAKE: Final = Space(
     keys=8,
     size_bytes=64 << 10,
     steps=30,
+    stores=2,
     masters=("leader",),
     paths=("plain", "batched", "ranges", "session"),
     phrases={"kill": 2, "restart": 4, "pause": 2, "fill": 1},

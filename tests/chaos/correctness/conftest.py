@@ -36,7 +36,7 @@ class FakePool:
     "zeros" after a restart, "loses" every third write, "resurrects" what was removed.
     """
 
-    def __init__(self, *, lies=(), stores=2):
+    def __init__(self, *, lies=(), stores=3):
         self.spec = ClusterSpec(stores=stores, engines=0)
         self.limits = LIMITS
         self.masters = ("master",)

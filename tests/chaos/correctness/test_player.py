@@ -158,6 +158,15 @@ def test_what_is_broken_is_healed_whatever_happens(make_pool, stage_of):
     assert not pool.down
 
 
+def test_a_store_that_is_not_there_is_a_mistake_of_the_file(make_pool, stage_of):
+    pool = make_pool()
+    schedule = schedule_of(put("k0"), broken("kill", "store-7"))
+    with pytest.raises(UsageError, match="by hand: no store-7 here"):
+        play(schedule, stage_of(pool))
+
+    assert pool.faults == []
+
+
 def test_what_was_not_healed_is_healed_at_the_end_the_masters_first(
     make_pool, stage_of
 ):

@@ -36,6 +36,19 @@ def test_the_laws_of_a_mode_are_found_by_the_shape_of_its_schedules(mode):
     assert laws_mode(mode.space.system, mode.space.shape) == mode.laws
 
 
+@pytest.mark.parametrize("mode", ALL_MODES, ids=lambda m: f"{m.space.system}-{m.name}")
+def test_only_stores_that_are_there_are_broken(mode):
+    there = {f"store-{number}" for number in range(mode.space.shape["stores"])}
+    named = {
+        step.target
+        for number in range(30)
+        for step in drawn(mode, 1, number).steps
+        if step.target.startswith("store")
+    }
+
+    assert named == there
+
+
 def test_the_same_seed_draws_the_same_schedule_and_another_one_another():
     (mode,) = modes_of("refimpl")
     assert drawn(mode, 1, 4) == drawn(mode, 1, 4)
