@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from chaos.judge.blast import PageMap, byte_share, measured_loss, predicted_loss
 from chaos.load.generate import GeneratorSettings, generate, shared_blocks
 from chaos.load.routing import SessionAffine, evenly
+from chaos.load.sample import answered
 from chaos.load.trace import longest_per_session
 from chaos.steps import ask_together, extended, wait_for, wait_idle
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from chaos.systems.base import Cluster, Request
 
 TURN_BLOCKS = 2
+CUT_SHORT = frozenset({"timeout", "best_effort"})
+"""Prefetches that ended before the pool had answered."""
 _AT_ONCE = 4
 
 
@@ -90,18 +93,31 @@ class Lost:
 
     def predicted(self, *, private: bool = False) -> Loss:
         """By the owner map, taken before the fault."""
-        return predicted_loss(self.placed.maps, self.victim, private=private)
+        return predicted_loss(self.told(), self.victim, private=private)
 
     def measured(self, *, private: bool = False) -> Loss:
         """By what the engines reused."""
         return measured_loss(
             self.healthy.samples,
             self.fault.samples,
-            self.placed.maps,
+            self.told(),
             page_tokens=self.page_tokens,
             victim=self.victim,
             private=private,
         )
+
+    def told(self) -> list[PageMap]:
+        """The maps of requests of which something can be told.
+
+        Where a deadline ended the read although every store lived, the machine was
+        too busy to read, and the reuse before the fault is not what the map says.
+        """
+        cut = {
+            answer.request_id
+            for _, answer in answered(tuple(self.healthy.samples))
+            if answer.prefetch_outcome in CUT_SHORT
+        }
+        return [one for one in self.placed.maps if one.request_id not in cut]
 
 
 def route_evenly(cluster: Cluster, talks: Conversations) -> SessionAffine:
