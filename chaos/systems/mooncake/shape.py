@@ -5,7 +5,8 @@ Overrides by role kind, beside those of engines, which are the reference engine'
     mooncake  profile (default, tuned); metadata (p2p, http); masters (1 to 3, more than
               one are elected over etcd); oplog (their op log on); aslr (false: a store
               comes back under its old name, its memory at the old addresses)
-    master    flags of mooncake_master, without dashes
+    master    flags of mooncake_master, without dashes; a time in the words of the
+              reference (`client_ttl_s`) is scaled as there and becomes its flag
     store     variables of the environment (MC_*, MOONCAKE_*) of stores alone
     client    variables of the environment of clients alone
     env       variables of the environment of stores and clients
@@ -13,6 +14,7 @@ Overrides by role kind, beside those of engines, which are the reference engine'
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -33,6 +35,13 @@ _PLACEMENTS: Final = {
     "local_first": "local_first",
     "random": "random",
     "free_ratio_first": "free_ratio_first",
+}
+#: Times of the reference's master: the flag of the same meaning, and its unit in s.
+_TIMES: Final = {
+    "client_ttl_s": ("client_ttl", 1.0),
+    "default_kv_lease_ttl_s": ("default_kv_lease_ttl", 0.001),
+    "put_start_discard_timeout_s": ("put_start_discard_timeout_sec", 1.0),
+    "put_start_release_timeout_s": ("put_start_release_timeout_sec", 1.0),
 }
 
 
@@ -85,7 +94,7 @@ def shape_of(spec: ClusterSpec) -> Shape:
         raise UsageError(f"Mooncake has no placement {spec.placement!r}", fix)
     profile = profile_of(str(own.get("profile") or os.environ.get(VARIABLE) or DEFAULT))
     flags = {"allocation_strategy": _PLACEMENTS[spec.placement]}
-    flags |= dict(overrides.get("master", {}))
+    flags |= _flags(overrides.get("master", {}), spec.time_scale)
     return Shape(
         spec=spec,
         profile=profile.changed(master=flags, env=overrides.get("env", {})),
@@ -96,6 +105,20 @@ def shape_of(spec: ClusterSpec) -> Shape:
         store_env=_texts(overrides.get("store", {})),
         client_env=_texts(overrides.get("client", {})),
     )
+
+
+def _flags(asked: Mapping[str, Any], scale: float) -> dict[str, Any]:
+    """Flags as they are; times of the reference's master in whole units, 1 at least."""
+    flags = {}
+    for name, value in asked.items():
+        if name not in _TIMES:
+            flags[name] = value
+            continue
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise UsageError(f"the master's {name} is {value!r}", "say seconds")
+        flag, unit_s = _TIMES[name]
+        flags[flag] = max(1, math.ceil(round(value * scale / unit_s, 6)))
+    return flags
 
 
 def _metadata(own: Mapping[str, Any]) -> str:

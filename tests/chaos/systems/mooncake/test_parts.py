@@ -119,6 +119,27 @@ def test_an_unknown_profile_is_answered_with_those_there_are() -> None:
         profile_of("fast")
 
 
+def test_times_of_the_reference_s_master_become_flags_scaled_as_there() -> None:
+    asked = {
+        "client_ttl_s": 50.0,
+        "default_kv_lease_ttl_s": 4.0,
+        "put_start_discard_timeout_s": 10.0,
+        "put_start_release_timeout_s": 1.0,
+        "eviction_ratio": 0.1,
+    }
+    spec = ClusterSpec(time_scale=0.1, overrides={"master": asked})
+    flags = shape_of(spec).master_flags
+
+    assert flags == [
+        "--allocation_strategy=local_first",
+        "--client_ttl=5",
+        "--default_kv_lease_ttl=400",
+        "--put_start_discard_timeout_sec=1",
+        "--put_start_release_timeout_sec=1",
+        "--eviction_ratio=0.1",
+    ]
+
+
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
@@ -128,6 +149,7 @@ def test_an_unknown_profile_is_answered_with_those_there_are() -> None:
         ({"mooncake": {"metadata": "etcd"}}, "no metadata"),
         ({"env": {"PATH": "x"}}, "no variable of Mooncake"),
         ({"master": {"client_ttl": [1]}}, "cannot be"),
+        ({"master": {"client_ttl_s": "10"}}, "say seconds"),
     ],
 )
 def test_what_mooncake_does_not_have_is_refused(overrides, words) -> None:
