@@ -90,6 +90,21 @@ def test_what_breaks_in_the_harness_stays_red() -> None:
     assert not excused(row, HarnessError("x"))
 
 
+def test_what_only_a_busy_machine_explains_is_no_excuse_for_a_failure() -> None:
+    row = Expected(test="t", expect="sometimes", untold_only=True, reference="r")
+    untold, broken = (
+        judgement("O5", Verdict.INCONCLUSIVE),
+        judgement("O2", Verdict.FAIL),
+    )
+
+    assert excused(row, refusal_of([untold], "x"))
+    assert not excused(row, refusal_of([untold, broken], "x"))
+    assert not excused(row, AssertionError("x"))
+    assert not excused(row, HarnessError("x"))
+    with pytest.raises(ValueError, match="untold_only"):
+        Expected(test="t", expect="holds", untold_only=True, reference="r")
+
+
 def test_wrong_bytes_are_never_expected() -> None:
     row = Expected(test="t", expect="sometimes", reference="r")
     judged = [judgement("O2", Verdict.FAIL), judgement("O1", Verdict.FAIL)]
