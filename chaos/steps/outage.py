@@ -43,6 +43,7 @@ QUIET_READINGS = 4
 QUIET_WAIT_S = 0.3
 _KEEP_TRIES = 6
 _KEEP_GAP_S = 0.005
+_KEEP_WAIT_S = 0.5
 
 
 def breaker_of(cluster: Cluster, engine: str) -> Mapping[str, Any]:
@@ -105,7 +106,8 @@ def keep_prompts(
     A write-back that failed while the cluster was cold is left to the next request for
     the same prompt, as the system does it. An engine that had trouble meanwhile is
     replaced by a new one: what is judged begins with nothing behind it. Every try asks
-    at half the rate of the one before, as a busy machine needs it.
+    at half the rate of the one before, as a busy machine needs it, and waits twice as
+    long: a put that was started and never ended holds its name until it is discarded.
 
     Raises:
         HarnessError: One of them is not there: nothing could be judged.
@@ -114,7 +116,7 @@ def keep_prompts(
     for attempt in range(_KEEP_TRIES):
         _compute(cluster, load, missing, share=0.5**attempt)
         flush(cluster)
-        missing = [r for r in missing if not all(cluster.owners_of(r))]
+        missing = _lacking(cluster, missing, wait_s=_KEEP_WAIT_S * 2**attempt)
         if not missing:
             _without_past(cluster)
             return
@@ -126,6 +128,20 @@ def keep_prompts(
     ]
     message = f"{len(missing)} prompts are not in the pool: {counters}"
     raise HarnessError(message)
+
+
+def _lacking(
+    cluster: Cluster, requests: Sequence[Request], *, wait_s: float
+) -> list[Request]:
+    """The prompts that are not whole in the pool, nor in a while."""
+    missing = list(requests)
+
+    def whole() -> bool:
+        missing[:] = [r for r in missing if not all(cluster.owners_of(r))]
+        return not missing
+
+    wait_until(whole, timeout_s=wait_s)
+    return missing
 
 
 def _without_past(cluster: Cluster) -> None:

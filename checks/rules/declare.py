@@ -17,7 +17,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    NotRequired,
+    TypedDict,
+    TypeVar,
+    Unpack,
+)
 
 from checks.finding import SEVERITIES, Outcome, Severity
 
@@ -87,23 +95,11 @@ def whole_node(node: Node) -> list[Subject[None]]:
     return [Subject(item=None)]
 
 
-def check(
-    id: str,  # noqa: A002 - the word of the catalogue
-    *,
-    group: str,
-    severity: str,
-    why: str,
-    fix: Sequence[str],
-    source: Sequence[str],
-    needs: Sequence[str],
-    requires: Sequence[str] = (),
-    follows: Sequence[str] = (),
-    over: Over = whole_node,
-) -> Callable[[Callable[[Node, Any], Outcome]], Rule]:
-    """Declares a rule about one node. See the module, and `Rule`.
+class Declared(TypedDict):
+    """What every rule says of itself.
 
-    Args:
-        id: its name in the catalogue, kebab-case, group first.
+    Keys:
+        group: the part of the node that it belongs to.
         severity: C, E, W or I; a bad outcome FAILs for C and E, WARNs for W.
         source: what it rests on: reports ("R71"), upstream names, kernel documents.
         needs: commands and paths it reads, as the collector spells them.
@@ -111,96 +107,75 @@ def check(
             FAILs, this one is SKIP, blocked by it.
         follows: checks whose failure explains its own: it stays bad, but collapsed
             under them instead of being a root cause.
-        over: lists the subjects.
     """
 
-    def declare(decide: Callable[[Node, Any], Outcome]) -> Rule:
-        return Rule(
-            id=id,
-            group=group,
-            scope="node",
-            severity=SEVERITIES[severity],
-            why=why,
-            fix=tuple(fix),
-            source=tuple(source),
-            needs=tuple(needs),
-            requires=tuple(requires),
-            follows=tuple(follows),
-            over=over,
-            decide=decide,
-        )
+    group: str
+    severity: str
+    why: str
+    fix: Sequence[str]
+    source: Sequence[str]
+    needs: Sequence[str]
+    requires: NotRequired[Sequence[str]]
+    follows: NotRequired[Sequence[str]]
 
-    return declare
+
+def check(
+    id: str,  # noqa: A002 - the word of the catalogue
+    *,
+    over: Over = whole_node,
+    **declared: Unpack[Declared],
+) -> Callable[[Callable[[Node, Any], Outcome]], Rule]:
+    """Declares a rule about one node. See the module, `Declared` and `Rule`.
+
+    Args:
+        id: its name in the catalogue, kebab-case, group first.
+        over: lists the subjects.
+    """
+    return lambda decide: _rule(id, "node", over, decide, declared)
 
 
 def compared(
     id: str,  # noqa: A002 - the word of the catalogue
     *,
-    group: str,
-    severity: str,
-    why: str,
-    fix: Sequence[str],
-    source: Sequence[str],
-    needs: Sequence[str],
-    requires: Sequence[str] = (),
-    follows: Sequence[str] = (),
     over: Over = whole_node,
+    **declared: Unpack[Declared],
 ) -> Callable[[Callable[[Node, Any], Outcome | str]], Rule]:
     """Declares a rule about likeness: `decide` returns the value to be compared.
 
     An Outcome returned instead stands as it is. Arguments as for `check`.
     """
-
-    def declare(decide: Callable[[Node, Any], Outcome | str]) -> Rule:
-        return Rule(
-            id=id,
-            group=group,
-            scope="cohort",
-            severity=SEVERITIES[severity],
-            why=why,
-            fix=tuple(fix),
-            source=tuple(source),
-            needs=tuple(needs),
-            requires=tuple(requires),
-            follows=tuple(follows),
-            over=over,
-            decide=decide,
-        )
-
-    return declare
+    return lambda decide: _rule(id, "cohort", over, decide, declared)
 
 
 def fleetwide(
     id: str,  # noqa: A002 - the word of the catalogue
-    *,
-    group: str,
-    severity: str,
-    why: str,
-    fix: Sequence[str],
-    source: Sequence[str],
-    needs: Sequence[str],
-    requires: Sequence[str] = (),
-    follows: Sequence[str] = (),
+    **declared: Unpack[Declared],
 ) -> Callable[[Callable[[Sequence[Node]], Iterable[Judged]]], Rule]:
     """Declares a rule about all nodes together. Arguments as for `check`.
 
     A node of which it says nothing is UNKNOWN, so it should speak of every node.
     """
+    return lambda decide: _rule(id, "fleet", whole_node, decide, declared)
 
-    def declare(decide: Callable[[Sequence[Node]], Iterable[Judged]]) -> Rule:
-        return Rule(
-            id=id,
-            group=group,
-            scope="fleet",
-            severity=SEVERITIES[severity],
-            why=why,
-            fix=tuple(fix),
-            source=tuple(source),
-            needs=tuple(needs),
-            requires=tuple(requires),
-            follows=tuple(follows),
-            over=whole_node,
-            decide=decide,
-        )
 
-    return declare
+def _rule(
+    id: str,  # noqa: A002 - the word of the catalogue
+    scope: str,
+    over: Over,
+    decide: Callable[..., Any],
+    declared: Declared,
+) -> Rule:
+    return Rule(
+        id=id,
+        group=declared["group"],
+        scope=scope,
+        severity=SEVERITIES[declared["severity"]],
+        why=declared["why"],
+        fix=tuple(declared["fix"]),
+        source=tuple(declared["source"]),
+        needs=tuple(declared["needs"]),
+        requires=tuple(declared.get("requires", ())),
+        follows=tuple(declared.get("follows", ())),
+        over=over,
+        decide=decide,
+    )
