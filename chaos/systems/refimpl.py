@@ -449,11 +449,11 @@ class RefimplCluster:
         wanted = set(self.stores)
 
         def mounted() -> bool:
-            names = [segment.name for segment in self._segments() if _ok(segment)]
+            names = [segment.name for segment in self._listed() if _ok(segment)]
             return wanted == set(names) and len(names) == len(wanted)
 
         if not wait_until(mounted, timeout_s=_MOUNT_TIMEOUT_S, poll_s=_POLL_S):
-            seen = ", ".join(f"{s.name} {s.status}" for s in self._segments())
+            seen = ", ".join(f"{s.name} {s.status}" for s in self._listed())
             message = f"not every store is mounted: {seen or 'none is'}"
             raise HarnessError(message)
 
@@ -505,6 +505,18 @@ class RefimplCluster:
 
     def _own_client(self) -> _OwnClient:
         return _OwnClient(self._layout.operator(MASTER))
+
+    def _listed(self) -> Sequence[pool_pb2.Segment]:
+        """What the master lists; nothing while a busy machine keeps it from answering.
+
+        A new master that says it is ready may still be slow to take connections.
+        """
+        import grpc
+
+        try:
+            return self._segments()
+        except grpc.RpcError:
+            return []
 
     def _segments(self) -> Sequence[pool_pb2.Segment]:
         message = pool_pb2.ListSegmentsRequest()
