@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 ASK_TIMEOUT_S = 60.0
 STATE_TIMEOUT_S = 20.0
+_KEEP_TRIES = 3
+_KEPT_S = 8.0
 _POLL_S = 0.02
 
 
@@ -128,12 +130,25 @@ def ask_together(
 def keep(cluster: Cluster, engine: str, request: Request) -> Sample:
     """Has `engine` compute a prompt and waits until the pool holds all of it.
 
-    The engine forgets L1 and L2, so that the next hit must come from the pool.
+    The engine forgets L1 and L2, so that the next hit must come from the pool. A
+    write-back that a busy machine let fail is left to the next request for the same
+    prompt, as the system does it.
     """
     sample = ask(cluster, engine, request)
+    for _ in range(_KEEP_TRIES - 1):
+        if wait_until(
+            lambda: _is_kept(cluster, request), timeout_s=_KEPT_S, poll_s=_POLL_S
+        ):
+            break
+        cluster.flush_local(engine)
+        ask(cluster, engine, again(request, "keep"))
     wait_kept(cluster, [request])
     cluster.flush_local(engine)
     return sample
+
+
+def _is_kept(cluster: Cluster, request: Request) -> bool:
+    return all(cluster.owners_of(request))
 
 
 def keep_on_two(
@@ -175,7 +190,7 @@ def wait_kept(cluster: Cluster, requests: Iterable[Request]) -> None:
     for request in requests:
 
         def kept(request: Request = request) -> bool:
-            return all(cluster.owners_of(request))
+            return _is_kept(cluster, request)
 
         wait_for(kept, f"the pool to hold all pages of {request.request_id}")
 
