@@ -17,6 +17,7 @@ from chaos.correctness.judges import findings_of
 from chaos.correctness.laws import laws_of
 from chaos.correctness.player import Stage, play
 from chaos.correctness.shrink import Budget, shrink
+from chaos.correctness.slices import slices
 from chaos.correctness.spaces import laws_mode
 from chaos.errors import ChaosError, UsageError
 from chaos.faults.injector import Injector
@@ -119,16 +120,17 @@ class Bench:
     def shrink(
         self,
         schedule: Schedule,
-        kind: Kind,
+        finding: Finding,
         *,
         budget: Budget | None = None,
         tries: int = 1,
         say: Callable[[str], object] = lambda _: None,
     ) -> Shrunk:
-        """The smallest part of a schedule that still shows a kind of finding.
+        """The smallest part of a schedule that still shows findings of this kind.
 
         `tries`: how often a part is played before it is said not to show it (races).
         """
+        kind = finding.kind
 
         def fails(steps: tuple[Step, ...]) -> bool:
             shown = any(
@@ -137,7 +139,8 @@ class Bench:
             say(f"  {len(steps)} steps: {'still' if shown else 'not'} {kind.value}")
             return shown
 
-        return shrink(schedule.steps, fails, budget)
+        guesses = slices(schedule.steps, finding)
+        return shrink(schedule.steps, fails, budget, guesses=guesses)
 
     def renew(self) -> None:
         """The next play has a cluster of its own."""

@@ -47,7 +47,11 @@ class Shrunk:
 
 
 def shrink(
-    steps: Steps, fails: Callable[[Steps], bool], budget: Budget | None = None
+    steps: Steps,
+    fails: Callable[[Steps], bool],
+    budget: Budget | None = None,
+    *,
+    guesses: Sequence[Steps] = (),
 ) -> Shrunk:
     """The smallest part of `steps` that still fails, as far as the budget goes.
 
@@ -55,10 +59,12 @@ def shrink(
         steps: fail as a whole; that is not tested again.
         fails: plays steps and says whether they still fail in the same way.
         budget: of plays.
+        guesses: parts that may well fail; the first that does is cut down further.
     """
     spend = budget if budget is not None else Budget()
     test = _Tested(fails, spend)
-    fewer = ddmin(steps, test, spend)
+    begin = next((part for part in guesses if spend.left and test(part)), steps)
+    fewer = ddmin(begin, test, spend)
     smaller = _fewer_keys(fewer, test, spend)
     return Shrunk(steps=smaller, tests=spend.spent, minimal=spend.left)
 

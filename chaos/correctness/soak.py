@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from chaos.correctness.bench import Outcome
-    from chaos.correctness.findings import Kind
+    from chaos.correctness.findings import Finding, Kind
     from chaos.correctness.schedule import Schedule
     from chaos.correctness.spaces import Mode
 
@@ -99,8 +99,9 @@ class Soak:
         word = self._told(schedule, mode, outcome)
         took_s = self._clock() - begin_s
         self._say(f"{schedule.name} ({mode.name}): {word}, {took_s:.1f} s")
-        for kind in sorted(outcome.kinds, key=lambda kind: kind.value):
-            self._found(schedule, mode, kind)
+        first = {one.kind: one for one in reversed(outcome.findings)}
+        for kind in sorted(first, key=lambda kind: kind.value):
+            self._found(schedule, mode, first[kind])
 
     def _told(self, schedule: Schedule, mode: Mode, outcome: Outcome) -> str:
         """One word or a few, counted."""
@@ -123,13 +124,14 @@ class Soak:
         self._say(words[:300])
         self._bench.renew()
 
-    def _found(self, schedule: Schedule, mode: Mode, kind: Kind) -> None:
+    def _found(self, schedule: Schedule, mode: Mode, finding: Finding) -> None:
         """Shrinks a kind that is new in this mode, and writes it down."""
+        kind = finding.kind
         if (mode.name, kind) in self._known:
             return
         self._known.add((mode.name, kind))
         budget = Budget(tests=MAX_TESTS, ended=until(self._shrink_s))
-        shrunk = self._bench.shrink(schedule, kind, budget=budget, say=self._say)
+        shrunk = self._bench.shrink(schedule, finding, budget=budget, say=self._say)
         small = dataclasses.replace(
             schedule.with_steps(shrunk.steps),
             name=f"{kind.value} on {schedule.system}, {mode.name}",

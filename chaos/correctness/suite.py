@@ -16,6 +16,7 @@ from chaos.correctness.laws import laws_of
 from chaos.correctness.player import Stage, play
 from chaos.correctness.schedule import as_yaml
 from chaos.correctness.shrink import Budget, shrink
+from chaos.correctness.slices import slices
 from chaos.correctness.spaces import laws_mode
 from chaos.errors import ChaosError, NotHere
 from chaos.judge.conservation import judge_conservation
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from chaos.correctness.findings import Kind
+    from chaos.correctness.findings import Finding
     from chaos.correctness.laws import Laws
     from chaos.correctness.player import Played
     from chaos.correctness.schedule import Schedule, Step
@@ -75,15 +76,16 @@ def play_here(schedule: Schedule, fixtures: Fixtures) -> list[Judgement]:
     return [_with_command(judgement, again) for judgement in judged]
 
 
-def _news(played: Played, laws: Laws) -> list[Kind]:
-    """The kinds found that nobody expects, the first found first."""
+def _news(played: Played, laws: Laws) -> list[Finding]:
+    """What was found that nobody expects, the first found first."""
     known = played.schedule.expects
-    kinds = [finding.kind for finding in findings_of(played, laws)]
-    return [kind for kind in dict.fromkeys(kinds) if kind.value not in known]
+    found = findings_of(played, laws)
+    return [finding for finding in found if finding.kind.value not in known]
 
 
-def _cut_down(schedule: Schedule, kind: Kind, fixtures: Fixtures) -> str:
+def _cut_down(schedule: Schedule, finding: Finding, fixtures: Fixtures) -> str:
     """Shrinks, writes the rest down, and says how to play it; in words."""
+    kind = finding.kind
 
     def fails(steps: tuple[Step, ...]) -> bool:
         part = schedule.with_steps(steps)
@@ -97,7 +99,8 @@ def _cut_down(schedule: Schedule, kind: Kind, fixtures: Fixtures) -> str:
         return kind in {finding.kind for finding in found}
 
     budget = Budget(tests=SHRINK_TESTS, ended=until(SHRINK_S))
-    shrunk = shrink(schedule.steps, fails, budget)
+    guesses = slices(schedule.steps, finding)
+    shrunk = shrink(schedule.steps, fails, budget, guesses=guesses)
     small = schedule.with_steps(shrunk.steps)
     path = fixtures.folder / f"minimal-{schedule.system}-{kind.value}.yaml"
     path.write_text(as_yaml(small), encoding="utf-8")

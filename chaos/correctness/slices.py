@@ -1,0 +1,62 @@
+"""First cuts of a schedule that showed something, by what the finding says. Pure.
+
+A finding names its key and the steps that show it. Most of a random schedule is about
+other keys, before the value was written or after it was missed; a play of a schedule
+with elections costs a minute or two, so a cut that leaves a third is worth a guess.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from chaos.correctness.schedule import CLIENT_STEPS, Do
+
+if TYPE_CHECKING:
+    from chaos.correctness.findings import Finding
+    from chaos.correctness.schedule import Step
+
+    Steps = tuple[Step, ...]
+
+
+def slices(steps: Steps, finding: Finding) -> list[Steps]:
+    """Smaller parts that may show it as well, the smallest first; none is the whole.
+
+    From the write of the key to the last step that shows it, of this key only; the same
+    from the beginning; the same of all keys; everything until then.
+    """
+    last = max(finding.steps, default=len(steps))
+    until = steps[: last + 1]
+    since = _written_at(until, finding)
+    cuts = [
+        _of_key(until[since:], finding.key),
+        _of_key(until, finding.key),
+        until[since:],
+        until,
+    ]
+    unique = {repr(cut): cut for cut in cuts if 0 < len(cut) < len(steps)}
+    return sorted(unique.values(), key=len)
+
+
+def _written_at(steps: Steps, finding: Finding) -> int:
+    """The step of the last write of the key before it is looked at; 0 for unknown."""
+    first = min(finding.steps, default=0)
+    writes = [
+        at
+        for at, step in enumerate(steps[: first + 1])
+        if step.do in (Do.PUT, Do.ANNOUNCE) and finding.key in step.keys
+    ]
+    return writes[-1] if writes else 0
+
+
+def _of_key(steps: Steps, key: str) -> Steps:
+    """Faults and waits, and of the steps of clients those of one key."""
+    kept: list[Step] = []
+    for step in steps:
+        if step.do not in CLIENT_STEPS or step.do is Do.FRESH:
+            kept.append(step)
+        elif key in step.keys:
+            kept.append(dataclasses.replace(step, keys=(key,)))
+        elif step.do in (Do.FILL, Do.END):
+            kept.append(step)
+    return tuple(kept)
