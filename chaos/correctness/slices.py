@@ -23,17 +23,15 @@ def slices(steps: Steps, finding: Finding) -> list[Steps]:
     """Smaller parts that may show it as well, the smallest first; none is the whole.
 
     From the write of the key to the last step that shows it, of this key only; the same
-    from the beginning; the same of all keys; everything until then.
+    from the beginning; the same of all keys; everything until then. Alone, a key may be
+    placed elsewhere than beside others: so first with faults that hit the store it has.
     """
     last = max(finding.steps, default=len(steps))
     until = steps[: last + 1]
     since = _written_at(until, finding)
-    cuts = [
-        _of_key(until[since:], finding.key),
-        _of_key(until, finding.key),
-        until[since:],
-        until,
-    ]
+    alone = [_of_key(until[since:], finding.key), _of_key(until, finding.key)]
+    aimed = [_aimed(cut, finding.key) for cut in alone]
+    cuts = [*aimed, *alone, until[since:], until]
     unique = {repr(cut): cut for cut in cuts if 0 < len(cut) < len(steps)}
     return sorted(unique.values(), key=len)
 
@@ -60,3 +58,13 @@ def _of_key(steps: Steps, key: str) -> Steps:
         elif step.do in (Do.FILL, Do.END):
             kept.append(step)
     return tuple(kept)
+
+
+def _aimed(steps: Steps, key: str) -> Steps:
+    """Faults of stores hit whichever has the key."""
+    return tuple(
+        dataclasses.replace(step, target=f"holder {key}")
+        if step.do is Do.BREAK and step.target.startswith("store")
+        else step
+        for step in steps
+    )

@@ -66,6 +66,15 @@ def test_steps_that_every_key_feels_stay():
     assert slices(steps, lost(0, 3))[0] == (put("k1"), fill, get("k1"))
 
 
+def test_a_fault_of_a_store_is_aimed_at_the_one_that_has_the_key_then_left_alone():
+    restart = Step(do=Do.BREAK, fault="restart", target="store-1")
+    steps = (put("k0"), put("k1"), restart, get("k1"))
+    first, second, *_ = slices(steps, lost(1, 3))
+
+    assert [step.target for step in first] == ["", "holder k1", ""]
+    assert second == (put("k1"), restart, get("k1"))
+
+
 def test_a_guess_that_shows_it_saves_most_of_the_plays():
     played = []
 
