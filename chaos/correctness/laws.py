@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from chaos.systems.base import Limits
 
 PRESSURE: Final = "pressure"
+EXPIRED: Final = "expired"
+"""Of a store that nobody broke: its heartbeats were late, and it was taken for dead."""
 _PINGS: Final = 3
-_LOSES_A_STORE: Final = frozenset({"kill", "restart", "pause", "partition"})
+_LOSES_A_STORE: Final = frozenset({"kill", "restart", "pause", "partition", EXPIRED})
 _LOSES_THE_MASTER: Final = frozenset({"kill", "restart"})
 _RUNS_FOR_LEADER: Final = frozenset({"kill", "restart", "pause", "partition"})
 

@@ -61,7 +61,8 @@ class Operation:
 class Window:
     """A time in which something was broken, from before to after it was.
 
-    `kind` is the fault's, or `pressure`: the pool may have had to evict.
+    `kind` is the fault's; or `pressure`: the pool may have had to evict; or `expired`:
+    a store was taken for dead although nothing was broken, as on a machine too busy.
     """
 
     kind: str

@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Final
 
 from chaos.correctness import operation as record
 from chaos.correctness.client import Answer, Client
-from chaos.correctness.laws import PRESSURE
+from chaos.correctness.laws import EXPIRED, PRESSURE
 from chaos.correctness.operation import Operation, Window
 from chaos.correctness.schedule import CLIENT_STEPS, Do, Step, as_yaml
 from chaos.errors import FaultNotInjected, HarnessError, NotHere, UsageError
+from chaos.systems.base import Mounting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -112,6 +113,8 @@ class _Player:
         self._active: dict[str, tuple[Step, str, Injection, int]] = {}
         self._tokens: dict[str, tuple[str, int]] = {}
         self._number = itertools.count()
+        self._mounts: dict[str, int] = {}
+        self._watched_s = stage.clock()
 
     def play(self) -> Played:
         stage, seen = self._stage, self.seen
@@ -131,6 +134,7 @@ class _Player:
                 if self._pulled():
                     return
                 self._supervise()
+                self._watch()
                 self._step(number, step)
         finally:
             self._heal_all()
@@ -138,7 +142,9 @@ class _Player:
             self._await(client)
         self._supervise()
         self.seen.settled = self._stage.settled(max(SETTLE_S * self._scale, _LEAST_S))
+        self._watch()
         self._look_at_everything(len(self._schedule.steps))
+        self._watch()
 
     def _step(self, number: int, step: Step) -> None:
         if step.do is Do.WAIT:
@@ -172,6 +178,34 @@ class _Player:
             except HarnessError as error:  # the next step tries again
                 self.seen.revived.append(f"{store}: {error}"[:200])
             self._close(window)
+
+    def _watch(self) -> None:
+        """Writes down the stores that were taken for dead though nobody broke them.
+
+        A machine too busy for heartbeats loses what a dead store loses: no finding.
+        """
+        cluster, now_s = self._stage.cluster, self._stage.clock()
+        if not isinstance(cluster, Mounting) or self._away():
+            return
+        mounts = cluster.mounts()
+        if not mounts:
+            return
+        for store, known in self._mounts.items():
+            if mounts.get(store) != known and not self._was_broken(store, now_s):
+                window = self._open(EXPIRED, store, begin_s=self._watched_s)
+                self._close(window)
+        self._mounts, self._watched_s = mounts, now_s
+
+    def _was_broken(self, store: str, now_s: float) -> bool:
+        """Whether a fault explains that a store is another one than when last seen."""
+        limits = self._stage.cluster.limits
+        since_s = self._watched_s - 2 * limits.client_ttl_s
+        return any(
+            window.meets(since_s, now_s)
+            for window in self.seen.windows
+            if window.kind not in (PRESSURE, EXPIRED)
+            and (window.target == store or not window.target.startswith("store"))
+        )
 
     def _broken_roles(self) -> list[str]:
         return [role for _, role, _, _ in self._active.values()]
@@ -402,8 +436,9 @@ class _Player:
         if errors:
             raise ExceptionGroup("faults could not be undone orderly", errors)
 
-    def _open(self, kind: str, target: str) -> int:
-        window = Window(kind=kind, target=target, begin_s=self._stage.clock())
+    def _open(self, kind: str, target: str, *, begin_s: float | None = None) -> int:
+        at_s = self._stage.clock() if begin_s is None else begin_s
+        window = Window(kind=kind, target=target, begin_s=at_s)
         self.seen.windows.append(window)
         self._stage.history.append(record.opened(window))
         return len(self.seen.windows) - 1

@@ -311,6 +311,18 @@ class Observed(Protocol):
 
 
 @runtime_checkable
+class Mounting(Protocol):
+    """A cluster that tells which store is which: one that came back is another one."""
+
+    def mounts(self) -> dict[str, int]:
+        """Store -> identity of the memory that it has mounted; {}: it was not told.
+
+        A store that was taken for dead is missing, and new when it is back.
+        """
+        ...
+
+
+@runtime_checkable
 class WithoutFailpoints(Protocol):
     """A cluster some of whose roles are not ours, and have no failpoints."""
 

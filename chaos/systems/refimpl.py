@@ -356,6 +356,9 @@ class RefimplCluster:
             if segment.status in ("", "OK")
         }
 
+    def mounts(self) -> dict[str, int]:
+        return {segment.name: segment.id for segment in self._listed()}
+
     def drop_pages(
         self, request: Request, pages: Sequence[int], *, component: str | None = None
     ) -> int:

@@ -263,3 +263,41 @@ def test_what_is_expected_is_told_and_is_no_news(make_pool, stage_of):
     known = judge_correctness(played, REFIMPL, expects=["zeros"])
     assert known[0].verdict is Verdict.PASS
     assert "known of this system" in known[0].reason
+
+
+def expiring_during_waits(pool, *, told):
+    """Every wait of a second takes store-0 for dead; `told`: the master says so."""
+    ids = dict.fromkeys(pool.stores, 1)
+    pool.mounts = lambda: dict(ids)
+    wait = pool.wait
+
+    def expires(seconds):
+        wait(seconds)
+        pool.lose("store-0")
+        ids["store-0"] += told
+
+    pool.wait = expires
+    return pool
+
+
+@pytest.mark.parametrize(("told", "kinds"), [(1, set()), (0, {Kind.ACK_LOSS})])
+def test_what_a_store_that_was_taken_for_dead_held_is_not_lost_by_the_system(
+    make_pool, stage_of, told, kinds
+):
+    pool = expiring_during_waits(make_pool(stores=1), told=told)
+    waits = Step(do=Do.WAIT, seconds=0.1)
+    played = play(schedule_of(put("k0"), waits, get("k0")), stage_of(pool))
+
+    assert kinds_of(played) == kinds
+    assert [w.kind for w in played.windows] == ["expired"] * told
+
+
+def test_a_store_that_is_another_one_after_a_fault_has_no_window_but_the_faults(
+    make_pool, stage_of
+):
+    pool = make_pool(stores=1)
+    pool.mounts = lambda: {"store-0": len(pool.faults)}
+    steps = put("k0"), broken("restart", "store-0"), get("k0")
+    played = play(schedule_of(*steps), stage_of(pool))
+
+    assert [w.kind for w in played.windows] == ["restart"]
