@@ -32,6 +32,7 @@ from chaos.systems.mooncake import layout, ports
 from chaos.systems.mooncake.admin import Admin
 from chaos.systems.mooncake.commands import ROLE_TOKEN, Commands
 from chaos.systems.mooncake.engines_over import EnginesOver
+from chaos.systems.mooncake.expired import Expired
 from chaos.systems.mooncake.limits import limits_of
 from chaos.systems.mooncake.masters import Masters, answers
 from chaos.systems.mooncake.package import installed
@@ -111,6 +112,8 @@ class MooncakeCluster:
         self._scratch: Path | None = None
         self._masters = Masters(self.here, self.process)
         self._scraper = Scraper(self._masters.doors)
+        logs = {master: target.run_dir / f"{master}.err" for master in self.masters}
+        self._expired = Expired(logs, self.client_plan.store_at) if local else None
         self._commands = Commands(
             package=self.package if local else self.package.elsewhere(),
             here=self.here,
@@ -177,6 +180,16 @@ class MooncakeCluster:
     def mounted(self) -> set[str]:
         """The stores whose segments are mounted; none while no master answers."""
         return self._masters.mounted()
+
+    def mounts(self) -> dict[str, int]:
+        """How often each store was taken for dead: one that was mounts again, empty.
+
+        {} on hosts: there the masters' logs are fetched when all is over.
+        """
+        if self._expired is None:
+            return {}
+        counts = self._expired.counts()
+        return {store: counts[store] for store in self.stores}
 
     def argv(self, role: str) -> list[str]:
         """The command line of a role, with what ends it when we end."""
