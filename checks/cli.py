@@ -79,7 +79,14 @@ SaveBaseline = Annotated[
     Path | None, typer.Option("--save-baseline", help="Keep what the nodes hold.")
 ]
 Sysroot = Annotated[str, typer.Option(help="Read paths below this directory.")]
-Active = Annotated[bool, typer.Option("--active", help="Send probes to the peers.")]
+Active = Annotated[
+    bool,
+    typer.Option(
+        "--active",
+        help="Try the rails: pings, TCP to the ports of Mooncake, RDMA messages and"
+        " reads; between nodes with --inventory, inside of this one without.",
+    ),
+]
 Kubernetes = Annotated[bool, typer.Option("--kubernetes", help="Ask kubectl too.")]
 Connect = Annotated[str, typer.Option(help="HOST:PORT to reach, by comma.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]

@@ -1,5 +1,6 @@
 """Collects the facts of all nodes of an inventory: in parallel, one round trip a node.
 
+With `--active` pairs of nodes act together afterwards (see `checks.both_ends`).
 A node that cannot be read is a document too: it says how (unreachable, refused,
 host_key, auth, timeout, lost, garbage, truncated, no_python, no_sudo), so that the
 judge reports it and nobody drops it.
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from checks import both_ends
 from checks.facts import SCHEMA
 from checks.framing import NoDocument, decode
 from inventory import HostEntry, SshError, SshSession
@@ -20,6 +22,7 @@ from inventory import HostEntry, SshError, SshSession
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from checks.both_ends import Stream
     from inventory import Completed
 
     Document = dict[str, Any]
@@ -37,6 +40,8 @@ class Session(Protocol):
     def run_python(
         self, source: bytes, args: Sequence[str] = (), *, timeout_s: float
     ) -> Completed: ...
+
+    def open(self, argv: Sequence[str], *, timeout_s: float = ...) -> Stream: ...
 
     def close(self) -> None: ...
 
@@ -104,7 +109,10 @@ def collect_fleet(
             found[at] = job.result()
             error = found[at]["collector"].get("error") or {}
             done(hosts[at].name, str(error.get("kind", "")))
-    return [found[at] for at in range(len(hosts))]
+    documents = [found[at] for at in range(len(hosts))]
+    if options.active:
+        both_ends.act(hosts, documents, session=session)
+    return documents
 
 
 def lost(host: HostEntry, kind: str, reason: str) -> Document:

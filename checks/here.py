@@ -1,12 +1,17 @@
-"""Collects the facts of this node, in a process of its own like on any other node."""
+"""Collects the facts of this node, in a process of its own like on any other node.
+
+With `--active` its own ports exchange messages; without an inventory it has no peers.
+"""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from checks.both_ends import ANSWER_S, PROBER, TRY_S
 from checks.facts import SCHEMA
 from checks.fleet import COLLECTOR
 from checks.framing import NoDocument, decode
@@ -38,7 +43,7 @@ def collect_here(
                 stdout, stderr = process.communicate(timeout=timeout_s)
             finally:
                 process.kill()
-        return decode(stdout)
+        document = decode(stdout)
     except subprocess.TimeoutExpired:
         return _lost("timeout", f"the collector did not end within {timeout_s:.0f} s")
     except NoDocument as error:
@@ -46,6 +51,37 @@ def collect_here(
         return _lost(error.kind, last[0] if last else error.reason)
     except OSError as error:
         return _lost("failed", f"{python} cannot be run: {error.strerror}")
+    if options.active:
+        _act(document, python, sysroot)
+    return document
+
+
+def _act(document: dict[str, Any], python: str, sysroot: str) -> None:
+    """Adds what the ports of this node told each other."""
+    plan = {
+        "act": "try",
+        "name": "",
+        "token": "",
+        "seconds": TRY_S,
+        "pairs": [],
+        "inside": [],
+        "nics": document["collector"].get("selected", []),
+        "sysroot": sysroot,
+    }
+    try:
+        done = subprocess.run(
+            [python, str(PROBER), json.dumps(plan)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=ANSWER_S,
+            check=False,
+        )
+        probes = decode(done.stdout)["probes"]
+    except (subprocess.TimeoutExpired, OSError, NoDocument, KeyError) as error:
+        document["collector"]["active_error"] = f"nothing was tried: {error}"[:300]
+        return
+    document["collector"]["active_error"] = "without --inventory there is no peer"
+    document.setdefault("verbs", {})["probes"] = probes
 
 
 def _lost(kind: str, reason: str) -> dict[str, Any]:

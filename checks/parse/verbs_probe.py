@@ -2,8 +2,12 @@
 
 Each is `{"kind": "rc-pingpong" | "read", "from": DEVICE, "to": DEVICE, "peer": HOST,
 "errno": N, "error": TEXT}`; `peer` is "" (or the node itself) for two rails of one
-host. An errno of 0 is a whole exchange; 110 a timeout, 22 a GID or MTU that does not
-fit, 61 an empty GID slot, 19 no such device.
+host. `rc-pingpong` is a message there and one back, `read` a one-sided read of the
+peer's memory. An errno of 0 is a whole exchange. Otherwise it is the kernel's answer to
+a transition of the queue pair, most often to RTR: 110 a timeout, 22 a GID or MTU that
+does not fit, 61 an empty GID slot, 19 no such device; or, where `error` names a work
+completion, 110 for retries without an answer and 5 for any other. null: it could not
+be tried, `error` says why, and nothing follows from it. `gid_index` is the slot used.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ class Probe:
     source: str
     target: str
     peer: str
-    errno: int
+    errno: int | None
     error: str
 
     @property
@@ -48,7 +52,7 @@ def probes(facts: Facts) -> tuple[Probe, ...]:
 
 
 def _probe(row: object, hostname: str) -> Probe:
-    if not isinstance(row, Mapping) or not isinstance(row.get("errno"), int):
+    if not isinstance(row, Mapping) or not isinstance(row.get("errno", ""), int | None):
         raise Garbled(SOURCE, "an exchange without an errno")
     peer = str(row.get("peer", ""))
     return Probe(

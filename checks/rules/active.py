@@ -168,15 +168,29 @@ def _tried(node: Node) -> tuple[Probe, ...]:
 
 
 def _verdict(every: list[Probe], wanted: str) -> Outcome:
-    failed = [each for each in every if each.errno]
-    if failed:
-        first = failed[0]
-        told = _ERRNO.get(first.errno, first.error or "failed")
-        pair = (
-            f"{first.source} → {f'{first.peer} ' if first.peer else ''}{first.target}"
-        )
-        return bad(f"{pair}: errno {first.errno}, {told}", wanted)
+    for each in every:
+        if each.errno:
+            return bad(f"{_pair(each)}: errno {each.errno}, {_told(each)}", wanted)
+    for each in every:
+        if each.errno is None:
+            reason = each.error or "not tried"
+            raise Unread("missing", _VERBS, f"{_pair(each)}: {reason}")
     return ok(f"{len(every)} exchanges", wanted)
+
+
+def _pair(each: Probe) -> str:
+    ends = (each.source, "→", each.peer, each.target)
+    return " ".join((*(end for end in ends if end), *_kind(each)))
+
+
+def _kind(each: Probe) -> tuple[str, ...]:
+    return ("(read)",) if each.kind == "read" else ()
+
+
+def _told(each: Probe) -> str:
+    """What an errno means; the step in which it came, where that is told."""
+    meaning = _ERRNO.get(each.errno or 0, "")
+    return ": ".join(part for part in (meaning, each.error) if part) or "failed"
 
 
 @check(
@@ -204,7 +218,8 @@ def hairpin(node: Node, port: Port) -> Outcome:
     "act-rc-pingpong",
     group="active",
     severity="E",
-    why="a reliable connection to a peer cannot be made or carries nothing",
+    why="a reliable connection to a peer cannot be made, or messages and one-sided"
+    " reads do not come through",
     fix=("the errno tells: 110 route or GID, 22 GID type or MTU, 61 empty GID slot",),
     source=("R16 Mooncake#35", "R23 rccl#1303", "CVS preflight"),
     needs=(_VERBS,),

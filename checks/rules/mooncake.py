@@ -174,11 +174,17 @@ def masters(node: Node) -> dict[str, str]:
             text = (service.env or {}).get(name, "").strip()
             if text and "://" not in text:
                 found.setdefault(_target(text), name)
-    for result in node.facts.find("connect"):
+    for result in _connects(node.facts):
         found.setdefault(_target(" ".join(result.reading.words)), "connect")
     for target in _probed(node.facts):
         found.setdefault(target, "probe")
     return {target: by for target, by in found.items() if target}
+
+
+def _connects(facts: Facts, *target: str) -> list[Result]:
+    """Our own attempts at masters; those `from` a rail went to the rail of a peer."""
+    found = facts.find("connect", *target)
+    return [result for result in found if "from" not in result.reading.words]
 
 
 def _probed(facts: Facts) -> list[str]:
@@ -261,7 +267,7 @@ def _is_served_here(facts: Facts, target: str) -> bool:
 def _tries(facts: Facts, target: str) -> list[Result]:
     """What connected to the master: our own attempt, `nc`, or `curl` of its metrics."""
     host, port = _host(target), target.rpartition(":")[2]
-    found = list(facts.find("connect", target))
+    found = _connects(facts, target)
     for name in ("nc", "ncat"):
         found += [r for r in facts.find(name) if r.reading.words[-2:] == (host, port)]
     for result in facts.find("curl"):

@@ -115,12 +115,20 @@ def test_the_inventory_names_the_node_its_role_and_its_cohort():
 
 
 def test_one_round_trip_a_node_with_the_collector_as_it_is():
-    _, sessions = collected({"node-a": good()}, nics=("mlx5_0",), active=True)
+    _, sessions = collected({"node-a": good()}, nics=("mlx5_0",), nft=True)
 
     ((source, args, _),) = sessions["node-a"].asked
     assert source.startswith(b'"""Collects the facts of one node')
-    assert args == ["--nics", "mlx5_0", "--ping-bytes", "1472", "--active"]
+    assert args == ["--nics", "mlx5_0", "--nft"]
     assert collector.arguments(args).nics == ["mlx5_0"]
+
+
+def test_with_active_a_node_is_collected_and_then_acts_in_a_second_round_trip():
+    _, sessions = collected({"node-a": good()}, active=True)
+
+    (_, args, _), (source, _, _) = sessions["node-a"].asked
+    assert args == ["--ping-bytes", "1472", "--active"]
+    assert source.startswith(b'"""Acts for `preflight --active` on one node')
 
 
 def test_nodes_ask_for_live_routes_to_their_neighbour_in_the_inventory():

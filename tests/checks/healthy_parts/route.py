@@ -61,7 +61,8 @@ def verbs(plan):
         {**base, "from": rail.device, "to": rail.device, "peer": peer.name}
         for rail in plan.rails
     ]
-    return {"probes": [*here, *there]}
+    read = [{**each, "kind": "read"} for each in (*here, *there)]
+    return {"probes": [*here, *there, *read]}
 
 
 def files(plan):
@@ -466,4 +467,10 @@ MUTANTS = [
     _at("route-cross-rail", _rows(_row_elsewhere("198.18.5.0/24")), "WARN"),
     {"check": "act-hairpin", "change": _exchange(3), "subject": "mlx5_3"},
     {"check": "act-rc-pingpong", "change": _exchange(11), "subject": "mlx5_3"},
+    {
+        "check": "act-rc-pingpong",
+        "change": _exchange(27),
+        "subject": "mlx5_3",
+        "note": "read",
+    },
 ]

@@ -1,0 +1,75 @@
+"""TCP connections that `--active` tried between neighbours; single faults of them."""
+
+HANDSHAKE, ENGINE = 12001, 15683
+RAIL = 3
+
+
+def _beside(plan):
+    """Both neighbours in the ring."""
+    peers = {peer.index: peer for peer in plan.peers}
+    count = len(peers) + 1
+    return [peers[(plan.index + step) % count] for step in (1, -1)]
+
+
+def _line(source, target, port):
+    return f"connect {target.ip}:{port} from {source.ip}"
+
+
+def cmds(plan):
+    found = {}
+    for rail in plan.rails:
+        stood = f"connected, seen as {rail.ip}, by "
+        for port in (HANDSHAKE, ENGINE):
+            found[f"listen {rail.ip}:{port}"] = "listening\n"
+            for peer in _beside(plan):
+                line = _line(rail, peer.rails[rail.index], port)
+                found[line] = f"{stood}{peer.name}\n"
+    return found
+
+
+def _failed(told):
+    return {"rc": 1, "stdout": "", "stderr": told, "ms": 3000, "timeout": False}
+
+
+def _to_one_peer(document, plan):
+    """One of two peers is not reached: its other neighbour reaches it."""
+    peer = _beside(plan)[0].rails[RAIL]
+    document["cmds"][_line(plan.rails[RAIL], peer, ENGINE)] = _failed("ETIMEDOUT")
+
+
+def _filtered(told):
+    """Nobody reaches one port of rail3 of node-07."""
+
+    def change(documents, plans):
+        here = plans[7]
+        for peer in _beside(here):
+            line = _line(peer.rails[RAIL], here.rails[RAIL], HANDSHAKE)
+            documents[peer.index]["cmds"][line] = _failed(told)
+
+    return change
+
+
+def _masqueraded(document, plan):
+    rail, peer = plan.rails[RAIL], _beside(plan)[0]
+    entry = document["cmds"][_line(rail, peer.rails[RAIL], HANDSHAKE)]
+    entry["stdout"] = entry["stdout"].replace(f"as {rail.ip},", f"as {plan.ip},")
+
+
+def _at(change, note, **more):
+    return {
+        "check": "act-tcp-handshake",
+        "change": change,
+        "subject": lambda plan: (
+            f"rail3 ({plan.rails[RAIL].netdev}, {plan.rails[RAIL].ip})"
+        ),
+        "note": note,
+        **more,
+    }
+
+
+MUTANTS = [
+    _at(_to_one_peer, "to one peer"),
+    _at(_filtered("ETIMEDOUT"), "dropped", fleet=True),
+    _at(_filtered("ECONNREFUSED"), "rejected", fleet=True),
+    _at(_masqueraded, "masqueraded"),
+]
