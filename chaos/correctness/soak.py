@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from chaos.correctness.bench import Outcome
     from chaos.correctness.findings import Finding, Kind
     from chaos.correctness.schedule import Schedule
+    from chaos.correctness.shrink import Shrunk
     from chaos.correctness.spaces import Mode
 
 MINIMAL: Final = Path("suites/scenarios/minimal")
@@ -132,20 +133,31 @@ class Soak:
         self._known.add((mode.name, kind))
         budget = Budget(tests=MAX_TESTS, ended=until(self._shrink_s))
         shrunk = self._bench.shrink(schedule, finding, budget=budget, say=self._say)
-        small = dataclasses.replace(
-            schedule.with_steps(shrunk.steps),
-            name=f"{kind.value} on {schedule.system}, {mode.name}",
-            expects=(kind.value,),
-        )
-        path = self._write(self._confirmed(small, kind), mode, kind)
+        path = self._write(self._replayable(schedule, shrunk, mode, kind), mode, kind)
         self.tally.files.append(str(path))
         self._say(
             f"  {kind.value}: {len(shrunk.steps)} of {len(schedule.steps)} steps after"
             f" {shrunk.tests} plays\n    chaos correctness replay {path}"
         )
 
-    def _confirmed(self, schedule: Schedule, kind: Kind) -> Schedule:
-        """With a note how often it shows, and all that it shows."""
+    def _replayable(
+        self, schedule: Schedule, shrunk: Shrunk, mode: Mode, kind: Kind
+    ) -> Schedule:
+        """The small one; the whole where a race does not show the small one again."""
+        whole = dataclasses.replace(
+            schedule,
+            name=f"{kind.value} on {schedule.system}, {mode.name}",
+            expects=(kind.value,),
+        )
+        small, shown = self._confirmed(whole.with_steps(shrunk.steps), kind)
+        if shown or len(shrunk.steps) == len(schedule.steps):
+            return small
+        again, shown = self._confirmed(whole, kind)
+        self._say(f"  not again in {_CONFIRMED} plays; the whole one {shown} times")
+        return again if shown else small
+
+    def _confirmed(self, schedule: Schedule, kind: Kind) -> tuple[Schedule, int]:
+        """With a note how often it shows, and all that it shows; and how often."""
         shown, kinds = 0, {kind.value}
         for _ in range(_CONFIRMED):
             with contextlib.suppress(ChaosError):
@@ -153,8 +165,9 @@ class Soak:
                 outcome.history.unlink(missing_ok=True)
                 shown += kind in outcome.kinds
                 kinds |= {one.value for one in outcome.kinds}
-        note = f"shown by {shown} of {_CONFIRMED} plays; cut down from {schedule.note}"
-        return dataclasses.replace(schedule, note=note, expects=tuple(sorted(kinds)))
+        note = f"shown by {shown} of {_CONFIRMED} plays; from {schedule.note}"
+        told = dataclasses.replace(schedule, note=note, expects=tuple(sorted(kinds)))
+        return told, shown
 
     def _write(self, schedule: Schedule, mode: Mode, kind: Kind) -> Path:
         self._minimal.mkdir(parents=True, exist_ok=True)
