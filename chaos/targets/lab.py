@@ -4,7 +4,8 @@ Every machine is a host of a fabric with namespaces for processes, network, moun
 host name, a `/run` (with the home of root in it) and a `/var/log` of its own, its own
 SSH host key and its own boot id. A reboot ends all of its processes at once and starts
 it anew with the same name, addresses and key, as a power cycle does. The kernel and all
-other files are shared.
+other files are shared; the cgroups that a machine's processes were moved into go with
+its power all the same.
 
 What a lab needs lies in one directory (mode 0700): keys, known_hosts, logs. It writes
 an inventory that a test uses as an operator uses the one of a staging cluster: strict
@@ -19,6 +20,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -39,6 +41,7 @@ _BANNER = b"SSH-"
 _BOOT_TIMEOUT_S = 15.0
 _CONNECT_TIMEOUT_S = 1.0
 _KEY_TIMEOUT_S = 20.0
+_CGROUP_TIMEOUT_S = 2.0
 _HELPERS = 8
 _MACHINE = Machine(
     init=True,
@@ -47,6 +50,8 @@ _MACHINE = Machine(
     scratch="/run/scratch",
 )
 _SBIN = "/usr/local/sbin:/usr/sbin:/sbin"
+_PROC = Path("/proc")
+_CGROUPS = Path("/sys/fs/cgroup")
 _ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -153,7 +158,10 @@ class Lab:
     def kill(self, name: str) -> None:
         """A power cut: the processes of a host, its devices and rules are gone."""
         self._known(name)
+        groups = self._cgroups(name)
         self._fabric.kill(name)
+        for group in groups:
+            wait_until(partial(_removed, group), timeout_s=_CGROUP_TIMEOUT_S)
 
     def start(self, name: str) -> None:
         """Power for a host that was cut off; returns when its sshd answers."""
@@ -204,6 +212,14 @@ class Lab:
             list(pool.map(self._wait_for_banner, self.names))
         text = yaml.safe_dump(self._inventory(), sort_keys=False)
         inventory.write_text(f"# Written by scripts/lab.\n{text}", encoding="utf-8")
+
+    def _cgroups(self, name: str) -> list[Path]:
+        """Groups that a fault made and moved processes of a host into."""
+        if not self._fabric.is_up(name):
+            return []
+        space = _pid_space(self._fabric.namespaces(name).init)
+        mine = [path for path in _PROC.glob("[0-9]*") if _pid_space(path.name) == space]
+        return sorted({group for path in mine for group in _made_groups(path)})
 
     def _of(self, name: str) -> Path:
         return self.directory / "hosts" / name
@@ -386,3 +402,32 @@ def _greets(
             return channel.recv(len(_BANNER)) == _BANNER
     except OSError:
         return False  # not up yet; the caller has the deadline
+
+
+def _pid_space(pid: int | str) -> str:
+    """The process namespace of a process, "" when it has ended."""
+    try:
+        return str((_PROC / str(pid) / "ns" / "pid").readlink())
+    except OSError:
+        return ""
+
+
+def _made_groups(process: Path) -> list[Path]:
+    """Folders of the cgroups of ours that a process is in, in every hierarchy."""
+    try:
+        lines = (process / "cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    paths = {line.split(":", 2)[2].lstrip("/") for line in lines}
+    ours = [path for path in paths if "moonquake_" in path]
+    roots = [_CGROUPS, *_CGROUPS.glob("*/")]
+    return [root / path for path in ours for root in roots if (root / path).is_dir()]
+
+
+def _removed(group: Path) -> bool:
+    """Whether an empty group is gone now; one that has processes stays."""
+    try:
+        group.rmdir()
+    except OSError:
+        return not group.exists()
+    return True

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from chaos.errors import UsageError
+from chaos.safety.facts import cgroup_root
 from chaos.safety.identity import state_of, wait_until
 from chaos.targets.lab import Lab, LabShape, why_no_lab
 
@@ -125,6 +126,23 @@ def sleepers() -> list[str]:
 
 
 @pytest.mark.slow
+def test_a_reboot_forgets_the_cgroups_of_the_host_alone(lab) -> None:
+    mounts = Path("/proc/mounts").read_text()
+    hierarchy = Path(cgroup_root(mounts, "pids") or cgroup_root(mounts, ""))
+    groups = [hierarchy / f"moonquake_test_{name}_{os.getpid()}" for name in "ab"]
+    for name, group in zip(("lab1", "lab2"), groups, strict=True):
+        group.mkdir()
+        moved = f"echo $$ >{group}/cgroup.procs; exec setsid sleep 98.7 <&- >&- 2>&- &"
+        of(lab, name, "sh", "-c", moved)
+    assert wait_until(lambda: len(sleepers()) >= 2, timeout_s=5)
+
+    lab.reboot("lab2")
+
+    assert [group.is_dir() for group in groups] == [True, False]
+    lab.reboot("lab1")
+    assert [group.is_dir() for group in groups] == [False, False]
+
+
 def test_a_host_without_power_is_down_until_it_is_started(lab) -> None:
     lab.kill("lab2")
     assert not lab.alive("lab2")
