@@ -106,6 +106,7 @@ def act(
     documents: Sequence[Document],
     *,
     session: Callable[[HostEntry], Session],
+    cross_rail: bool = False,
 ) -> None:
     """Tries what `--active` asks for and adds what came of it to the documents.
 
@@ -121,7 +122,7 @@ def act(
             at: _End(host=hosts[at], document=documents[at], session=session(hosts[at]))
             for at in members
         }
-        _Group(ends=ends, edges=edges, acted=acted).act()
+        _Group(ends=ends, edges=edges, acted=acted, cross_rail=cross_rail).act()
         acted.update(members)
 
 
@@ -152,6 +153,7 @@ class _Group:
 
     ends: dict[int, _End]
     edges: list[Edge]
+    cross_rail: bool
     acted: set[int]
     """Nodes that have acted before: what is inside of them is known."""
     token: str = field(default_factory=lambda: secrets.token_hex(16))
@@ -172,11 +174,11 @@ class _Group:
             self._keep(self.ends[at], found, unproven)
 
     def _expect(self) -> None:
-        for one, other in self.edges:
-            for mine, theirs in _rails(self.ends[one].host, self.ends[other].host):
-                for at, address in ((one, mine), (other, theirs)):
-                    self.ends[at].rails.add(address)
-                    self.ends[at].expected += 3  # both ports, and one exchange
+        for edge in self.edges:
+            for one, other in (edge, edge[::-1]):
+                for _, theirs in self._rails(one, other):
+                    self.ends[other].rails.add(theirs)
+                    self.ends[other].expected += 3  # both ports, and one exchange
 
     def _listen(self, end: _End) -> None:
         """Starts a listener and hears what it bound."""
@@ -228,8 +230,26 @@ class _Group:
             if at not in (one, other) or one == other:
                 continue
             peer = other if at == one else one
-            for mine, theirs in _rails(self.ends[at].host, self.ends[peer].host):
+            for mine, theirs in self._rails(at, peer):
                 yield from self._pair(mine, theirs, self.ends[peer])
+
+    def _rails(self, at: int, peer: int) -> Iterator[tuple[str, str]]:
+        """Addresses that one node tries at another: rail to rail of one name."""
+        mine, theirs = self.ends[at].host, self.ends[peer].host
+        there = {rail.name: rail.address for rail in theirs.rails}
+        names = list(there)
+        for rail in mine.rails if at != peer else ():
+            for name in self._beside(rail.name, names):
+                address = there[name]
+                if rail.address and address and _alike(rail.address, address):
+                    yield rail.address, address
+
+    def _beside(self, name: str, names: Sequence[str]) -> Sequence[str]:
+        """The rail of that name, and the next one where pairs may cross rails."""
+        if name not in names:
+            return ()
+        following = names[(names.index(name) + 1) % len(names)]
+        return list(dict.fromkeys((name, following))) if self.cross_rail else (name,)
 
     def _pair(self, mine: str, theirs: str, peer: _End) -> Iterator[dict[str, Any]]:
         """Every port of one rail of a peer; an exchange needs a listener of ours."""
@@ -270,13 +290,9 @@ class _Group:
         verbs.setdefault("probes", []).extend(told["probes"])
 
 
-def _rails(one: HostEntry, other: HostEntry) -> Iterator[tuple[str, str]]:
-    """Addresses of the rails that both have by one name, in one family."""
-    there = {rail.name: rail.address for rail in other.rails}
-    for rail in one.rails:
-        mine, theirs = rail.address, there.get(rail.name, "")
-        if one is not other and mine and theirs and (":" in mine) == (":" in theirs):
-            yield mine, theirs
+def _alike(one: str, other: str) -> bool:
+    """Of one family."""
+    return (":" in one) == (":" in other)
 
 
 def _inside(host: HostEntry) -> list[str]:

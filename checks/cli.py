@@ -414,6 +414,7 @@ def _collected(
     options = CollectOptions(
         nics=tuple(nics),
         active=asked.active,
+        cross_rail=bool(golden is not None and golden.routes.cross_rail),
         kubernetes=asked.kubernetes,
         connect=tuple(asked.connect),
     )

@@ -150,6 +150,7 @@ COMMANDS = (
     "nvidia-smi topo -m",
     "lldpctl -f json0",
     "uname -r",
+    "modinfo mlx5_core",
     "systemd-detect-virt",
     "mooncake_master --version",
 )
@@ -702,7 +703,8 @@ def node_jobs(collector: Collector, ports: Ports, options: Any) -> List[List[str
     netdevs = sorted({ports.netdevs[d] for d in ports.devices if d in ports.netdevs})
     for name in netdevs:
         jobs.extend(
-            ["ethtool", flag, name] for flag in ("-i", "-k", "-a", "--show-fec")
+            ["ethtool", flag, name]
+            for flag in ("-i", "-k", "-a", "--show-fec", "-g", "-l")
         )
         jobs.extend(
             ["dcb", "-j", what, "show", "dev", name] for what in ("pfc", "app", "ets")

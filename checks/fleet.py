@@ -52,6 +52,8 @@ class CollectOptions:
 
     nics: tuple[str, ...] = ()
     active: bool = False
+    cross_rail: bool = False
+    """With `active`: also from each rail to the next one of a peer."""
     nft: bool = False
     kubernetes: bool = False
     connect: tuple[str, ...] = ()
@@ -111,7 +113,7 @@ def collect_fleet(
             done(hosts[at].name, str(error.get("kind", "")))
     documents = [found[at] for at in range(len(hosts))]
     if options.active:
-        both_ends.act(hosts, documents, session=session)
+        both_ends.act(hosts, documents, session=session, cross_rail=options.cross_rail)
     return documents
 
 

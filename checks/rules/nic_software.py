@@ -70,6 +70,7 @@ def _driver_subjects(node: Node) -> list[Subject[str]]:
         "ofed_info -s",
         "uname -r",
     ),
+    follows=("nic-driver-kernel-mismatch",),
     over=_driver_subjects,
 )
 def driver(node: Node, what: str) -> Outcome | str:

@@ -393,7 +393,7 @@ def test_a_prober_that_breaks_is_told_with_its_last_words(monkeypatch):
     assert "ended with 1: Oops: 1" in documents[0]["collector"]["active_error"]
 
 
-def acted(count, *, answers=None, late=(), documents=None, rails=True):
+def acted(count, *, answers=None, late=(), documents=None, rails=True, **more):
     hosts = [
         node(f"node-{at:03d}", [f"198.18.{at >> 8}.{at & 255}"] if rails else [])
         for at in range(count)
@@ -406,6 +406,7 @@ def acted(count, *, answers=None, late=(), documents=None, rails=True):
         session=lambda entry: Fake(
             log, entry, (answers or {}).get(entry.name), entry.name not in late
         ),
+        **more,
     )
     return documents, log
 
@@ -450,11 +451,53 @@ def test_a_large_ring_acts_in_groups_and_every_edge_is_tried_once_from_both_side
     assert most <= both_ends.TOGETHER
 
 
+def test_where_rails_may_cross_each_rail_also_tries_the_next_one_of_its_peer():
+    log = []
+    hosts = [node(name, [f"198.18.{n}.{at}" for n in range(3)]) for at, name in TWO]
+
+    both_ends.act(
+        hosts,
+        [document(each.name) for each in hosts],
+        session=lambda entry: Fake(log, entry),
+        cross_rail=True,
+    )
+
+    plan = next(t for kind, name, t in log if (kind, name) == ("try", "node-a"))
+    pairs = [each for each in both_ends.json.loads(plan)["pairs"] if each["rc"]]
+    assert [(each["from"], each["to"]) for each in pairs] == [
+        ("198.18.0.1", "198.18.0.2"),
+        ("198.18.0.1", "198.18.1.2"),
+        ("198.18.1.1", "198.18.1.2"),
+        ("198.18.1.1", "198.18.2.2"),
+        ("198.18.2.1", "198.18.2.2"),
+        ("198.18.2.1", "198.18.0.2"),
+    ]
+    listen = next(t for kind, name, t in log if (kind, name) == ("listen", "node-b"))
+    assert both_ends.json.loads(listen)["most"] == 6 * 3 + both_ends.SPARE
+
+
+def test_rails_of_other_names_are_not_tried():
+    log = []
+    hosts = [node("node-a", ["198.18.0.1"]), node("node-b", ["", "198.18.1.2"])]
+
+    both_ends.act(
+        hosts,
+        [document(each.name) for each in hosts],
+        session=lambda entry: Fake(log, entry),
+    )
+
+    assert names(log, "listen") == []
+
+
+TWO = ((1, "node-a"), (2, "node-b"))
+
+
 def test_a_listener_takes_as_many_connections_as_are_expected_and_a_few():
     _, log = acted(3)
 
-    plan = both_ends.json.loads(next(text for kind, _, text in log if kind == "listen"))
-    assert plan["rails"] == ["198.18.0.0"] or plan["rails"][0].startswith("198.18.0.")
+    listen = next(t for kind, name, t in log if (kind, name) == ("listen", "node-000"))
+    plan = both_ends.json.loads(listen)
+    assert plan["rails"] == ["198.18.0.0"]
     assert plan["ports"] == [12001, [15000, 17000]]
     assert plan["most"] == 2 * 3 + both_ends.SPARE
     assert plan["seconds"] == both_ends.LISTEN_S < 90

@@ -3,6 +3,7 @@
 import json
 
 DRIVER = "24.10-0.7.0"
+LOADED = "B9C5A1D2E3F405162738495"
 SETTINGS = (
     ("LINK_TYPE_P1", "ETH(2)"),
     ("SRIOV_EN", "True(1)"),
@@ -71,6 +72,7 @@ def _devlink(plan, stored=None):
 def cmds(plan):
     found = {
         "uname -r": f"{plan.kernel}\n",
+        "modinfo mlx5_core": modinfo(plan, LOADED),
         "ofed_info -s": f"MLNX_OFED_LINUX-{DRIVER}.0 (OFED-{DRIVER}):\n",
         "devlink -j dev info": _devlink(plan),
         "ibv_devinfo -l": f"{len(plan.rails)} HCAs found:\n"
@@ -85,8 +87,39 @@ def cmds(plan):
             f"ethtool --show-fec {rail.netdev}": f"FEC parameters for {rail.netdev}:\n"
             "Supported/Configured FEC encodings: Auto RS\nActive FEC encoding: RS\n",
             f"mstconfig -d {rail.bdf} -e q": _mstconfig(rail),
+            f"ethtool -g {rail.netdev}": _queues("Ring", RINGS),
+            f"ethtool -l {rail.netdev}": _queues("Channel", CHANNELS),
         }
     return found
+
+
+def _queues(kind, rows):
+    """Both sections as `ethtool` prints them."""
+    sections = [
+        f"{title}\n" + "".join(f"{row[0]}:\t\t{row[at]}\n" for row in rows)
+        for at, title in ((1, "Pre-set maximums:"), (-1, "Current hardware settings:"))
+    ]
+    return f"{kind} parameters for a NIC:\n" + "".join(sections)
+
+
+RINGS = (
+    ("RX", 8192, 1024),
+    ("RX Mini", "n/a"),
+    ("RX Jumbo", "n/a"),
+    ("TX", 8192, 1024),
+)
+CHANNELS = (("RX", "n/a"), ("TX", "n/a"), ("Other", "n/a"), ("Combined", 63, 63))
+
+
+def modinfo(plan, srcversion, kernel=""):
+    return (
+        f"filename:       /lib/modules/{plan.kernel}/updates/dkms/mlx5_core.ko\n"
+        f"version:        {DRIVER}\n"
+        f"srcversion:     {srcversion}\n"
+        "depends:        mlxfw,psample,tls,pci-hyperv-intf\n"
+        "name:           mlx5_core\n"
+        f"vermagic:       {kernel or plan.kernel} SMP preempt mod_unload modversions \n"
+    )
 
 
 MODULES = (
@@ -117,7 +150,7 @@ def files(plan):
         "/proc/driver/nvidia/version": NVIDIA,
         "/proc/driver/nvidia/params": PARAMS,
         "/sys/module/mlx5_core/version": f"{DRIVER}\n",
-        "/sys/module/mlx5_core/srcversion": "B9C5A1D2E3F405162738495\n",
+        "/sys/module/mlx5_core/srcversion": f"{LOADED}\n",
         "/sys/class/infiniband_verbs": (
             "abi_version",
             *[f"uverbs{rail.index}" for rail in plan.rails],
@@ -223,6 +256,22 @@ def _inbox(document, plan):
         entry = document["cmds"][f"ethtool -i {rail.netdev}"]
         entry["stdout"] = entry["stdout"].replace(DRIVER, plan.kernel)
     document["files"]["/sys/module/mlx5_core/version"] = {"errno": "ENOENT"}
+
+
+def _other_build(document, plan):
+    """Loaded and installed alike, and not what the peers have."""
+    path = "/sys/module/mlx5_core/srcversion"
+    document["files"][path] = {"text": "0123456789ABCDEF\n"}
+    entry = document["cmds"]["modinfo mlx5_core"]
+    entry["stdout"] = modinfo(plan, "0123456789ABCDEF")
+
+
+def _installed(srcversion=LOADED, kernel=""):
+    def change(document, plan):
+        entry = document["cmds"]["modinfo mlx5_core"]
+        entry["stdout"] = modinfo(plan, srcversion, kernel)
+
+    return change
 
 
 def _no_node(document, plan):
@@ -438,7 +487,7 @@ MUTANTS = [
     {
         "check": "nic-driver-consistent",
         "subject": "mlx5_core srcversion",
-        "change": _set("/sys/module/mlx5_core/srcversion", "0123456789ABCDEF\n"),
+        "change": _other_build,
         "note": "build",
     },
     {"check": "nic-modules", "change": _no_rdma_ucm},
@@ -525,5 +574,16 @@ MUTANTS = [
             "/proc/driver/nvidia/params",
             'EnableStreamMemOPs: 1\nRegistryDwords: "PeerMappingOverride=1;"\n',
         ),
+    },
+    {
+        "check": "nic-driver-kernel-mismatch",
+        "status": "WARN",
+        "change": _installed("0123456789ABCDEF"),
+    },
+    {
+        "check": "nic-driver-kernel-mismatch",
+        "status": "WARN",
+        "change": _installed(kernel="6.8.0-64-generic"),
+        "note": "kernel",
     },
 ]
