@@ -177,14 +177,20 @@ class _Key:
             )
             return
         for gone in reversed(self._gone):
-            if not gone.row.before(row) or value in gone.but:
-                continue
-            if value is None and (gone.but or gone.row.code == _WITH_ITS_STORE):
-                continue  # the master may name what is gone until it notices
-            if not any(self._may_follow(write, gone.row) for write in writes):
+            if gone.row.before(row) and self._contradicts(value, writes, gone):
                 words = f"{what} is there again after {gone.words}"
                 yield self._finding(gone.kind, words, gone.row, row)
                 return
+
+    def _contradicts(
+        self, value: int | None, writes: Sequence[_Row], gone: _Gone
+    ) -> bool:
+        """Whether a value (None: some value) cannot have come after it was gone."""
+        if value in gone.but:
+            return False
+        if value is None and (gone.but or gone.row.code == _WITH_ITS_STORE):
+            return False  # the master may name what is gone until it notices
+        return not any(self._may_follow(write, gone.row) for write in writes)
 
     def _may_follow(self, write: _Row, gone: _Row) -> bool:
         """Whether a write may have had its effect after the key was seen without.
@@ -286,7 +292,7 @@ class _Key:
             if not self._shows_absence(row):
                 continue
             put = self._last_acknowledged(row)
-            if put is None or self._lost_before(put, row):
+            if put is None or self._lost_before(put, row) or self._is_back(row):
                 continue
             if not self._may_be_lost(put, row):
                 held = ", ".join(put.owners) or "nobody knows which store"
@@ -312,6 +318,26 @@ class _Key:
             and (other.begin_s, other.step) < (row.begin_s, row.step)
             for other in self._rows
         )
+
+    def _is_back(self, miss: _Row) -> bool:
+        """Whether a later look proves a flap: it was there again, and so is not lost.
+
+        What is said here is found by `_of_value`, of that look.
+        """
+        gone = next((gone for gone in self._gone if gone.row is miss), None)
+        return gone is not None and any(
+            miss.before(row) and self._disproves(row, gone) for row in self._rows
+        )
+
+    def _disproves(self, row: _Row, gone: _Gone) -> bool:
+        """Whether a good look cannot be, a key being gone before."""
+        if not (row.whole or (row.do == "exists" and row.code == OK)):
+            return False
+        value = row.seen.variant if row.whole else None
+        writes = [w for w in self._writes_of(value) if w.begin_s <= row.end_s]
+        if not writes or self._undefined(row):
+            return False
+        return self._contradicts(value, writes, gone)
 
     def _may_be_lost(self, put: _Row, row: _Row) -> bool:
         """Whether something between a write and a miss may have taken the value.

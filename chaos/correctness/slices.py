@@ -25,13 +25,14 @@ def slices(steps: Steps, finding: Finding) -> list[Steps]:
     From the write of the key to the last step that shows it, of this key only; the same
     from the beginning; the same of all keys; everything until then. Alone, a key may be
     placed elsewhere than beside others: so first with faults that hit the store it has.
+    The very first one has the last fault alone, which is often all that it takes.
     """
     last = max(finding.steps, default=len(steps))
     until = steps[: last + 1]
     since = _written_at(until, finding)
     alone = [_of_key(until[since:], finding.key), _of_key(until, finding.key)]
     aimed = [_aimed(cut, finding.key) for cut in alone]
-    cuts = [*aimed, *alone, until[since:], until]
+    cuts = [_last_fault(aimed[0]), *aimed, *alone, until[since:], until]
     unique = {repr(cut): cut for cut in cuts if 0 < len(cut) < len(steps)}
     return sorted(unique.values(), key=len)
 
@@ -67,4 +68,17 @@ def _aimed(steps: Steps, key: str) -> Steps:
         if step.do is Do.BREAK and step.target.startswith("store")
         else step
         for step in steps
+    )
+
+
+def _last_fault(steps: Steps) -> Steps:
+    """Without the faults before the last one, what heals them, and the waits there."""
+    faults = [at for at, step in enumerate(steps) if step.do is Do.BREAK]
+    if not faults:
+        return steps
+    last = faults[-1]
+    return tuple(
+        step
+        for at, step in enumerate(steps)
+        if at >= last or step.do not in (Do.BREAK, Do.HEAL, Do.WAIT)
     )

@@ -206,6 +206,19 @@ def test_a_key_that_was_not_there_and_is_there_again_flaps():
     assert Story(LOOSE).put(1).fault().missed().get(1).kinds() == [Kind.FLAP]
 
 
+def test_what_is_there_again_flaps_and_is_not_lost():
+    assert Story().put(1).missed().get(1).kinds() == [Kind.FLAP]
+    assert Story().put(1).exists(ABSENT).exists(ABSENT).exists().kinds() == [Kind.FLAP]
+
+
+def test_what_is_written_again_was_lost():
+    assert Story().put(1).missed().put(2).get(2).kinds() == [Kind.ACK_LOSS]
+
+
+def test_a_key_that_its_master_names_too_long_is_still_lost():
+    assert Story().put(1).missed(GONE).exists().kinds() == [Kind.ACK_LOSS]
+
+
 def test_an_error_is_no_miss_and_proves_no_flap():
     story = Story(LOOSE).put(1).fault()
     assert story.missed(-800).exists(-900).missed(-703).get(1).exists().found() == []
