@@ -70,7 +70,11 @@ class Node:
         return self.facts.once((self._mark, key), build)
 
     def _select(self) -> Selection:
-        return select(self.facts, self.nics, self.profile.nics)
+        """Nothing but facts and names decides: kept facts are asked once for both."""
+        nics, profile = self.nics, tuple(self.profile.nics)
+        return self.facts.once(
+            ("selection", nics, profile), lambda: select(self.facts, nics, profile)
+        )
 
     def _rails(self) -> tuple[Rail, ...]:
         chosen: Selection | None

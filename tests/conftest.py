@@ -1,4 +1,4 @@
-"""What all tests share: `freeze`, and skips that nobody allowed.
+"""What all tests share: `freeze`, lean children, and skips that nobody allowed.
 
 `pytest --allowed-skips=FILE`: a skip whose reason the file does not have fails.
 
@@ -38,6 +38,19 @@ def freeze():
             time.sleep(0.002)
 
     return stop
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _lean_children():
+    """Pytest processes that tests start do without hypothesis, which they do not use.
+
+    Its plugin imports all of it for the summary: two thirds of what a small run costs.
+    (`pytester` clears this variable: what runs by it names the option itself.)
+    """
+    words = os.environ.get("PYTEST_ADDOPTS", "").split()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTEST_ADDOPTS", " ".join([*words, "-p", "no:hypothesispytest"]))
+        yield
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

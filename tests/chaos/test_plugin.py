@@ -18,6 +18,7 @@ from chaos.safety.recover import recover
 pytest_plugins = ["pytester"]
 
 ROOT = Path(__file__).parents[2]
+LEAN = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest")
 
 CONFTEST = """
 import sys, types
@@ -112,7 +113,7 @@ def suite(pytester, monkeypatch):
 
 def options(pytester, *more: str) -> list[str]:
     results = str(pytester.path / "results")
-    return ["--system", "fake", "--results", results, "-p", "no:cacheprovider", *more]
+    return ["--system", "fake", "--results", results, *LEAN, *more]
 
 
 def run(pytester, *more: str):
@@ -136,7 +137,7 @@ def test_without_our_options_or_fixtures_nothing_happens(suite) -> None:
             assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
         """
     )
-    result = suite.runpytest_subprocess("-p", "no:cacheprovider")
+    result = suite.runpytest_subprocess(*LEAN)
 
     result.assert_outcomes(passed=1)
     result.stdout.no_fnmatch_line("chaos:*")

@@ -15,6 +15,7 @@ from chaos.safety.halt import LocalLever, Pulled
 pytest_plugins = ["pytester"]
 
 ROOT = Path(__file__).parents[2]
+LEAN = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest")
 SUITE = """
 import sys, types
 from chaos.errors import NotHere
@@ -79,7 +80,7 @@ def suite(pytester, monkeypatch):
 
 def run(pytester, *more: str):
     results = str(pytester.path / "results")
-    words = ["--system", "fake", "--results", results, "-p", "no:cacheprovider"]
+    words = ["--system", "fake", "--results", results, *LEAN]
     return pytester.runpytest_subprocess(*words, "-rs", *more, timeout=60)
 
 

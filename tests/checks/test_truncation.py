@@ -17,10 +17,12 @@ import random
 
 import pytest
 
+from checks.facts import Facts
 from checks.finding import Status
 from checks.judge import judge
 from checks.rules import all_rules
 
+pytestmark = pytest.mark.timeout(300)
 AT, PEER = 7, 8
 QUICK, FULL = 4, 200
 full = pytest.mark.skipif(
@@ -86,7 +88,8 @@ def whole(entry):
 
 
 def measured_cuts_are_worth_nothing(healthy, offsets):
-    documents = [healthy.document(AT), healthy.document(PEER)]
+    peer = Facts(healthy.document(PEER))  # parsed once for all cuts
+    documents = [healthy.document(AT), peer]
     wrong = []
     for line, rules in sorted(readers(documents).items()):
         entry = documents[0]["cmds"][line]
@@ -114,7 +117,8 @@ def unmeasured_cuts_that_hide(healthy, mutant, offsets):
         return []
     mutated = healthy.mutated(mutant)
     at_node = next(d for d in mutated if d["node"]["hostname"] == mutant.node)
-    peers = [d for d in mutated if d is not at_node][:3]
+    parsed = zip(mutated, healthy.parsed(mutated), strict=True)
+    peers = [peer for document, peer in parsed if document is not at_node][:3]
     rules = [rule for rule in all_rules() if rule.id == mutant.check]
     subject = healthy.subject(mutant)
 
