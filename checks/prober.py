@@ -524,17 +524,19 @@ class End(object):
         self.wait(READ, "read")
         self._compare(2 * BYTES, "read")
 
-    def receive(self) -> None:
-        """Waits for the peer's message."""
-        self.wait(RECEIVED, "receive")
+    def receive(self, limit_s: float = EXCHANGE_S) -> None:
+        """Waits for the peer's message; that none comes may be the peer's slowness."""
+        self.wait(RECEIVED, "receive", limit_s)
         self._compare(BYTES, "receive")
 
-    def wait(self, number: int, step: str) -> None:
+    def wait(self, number: int, step: str, limit_s: float = EXCHANGE_S) -> None:
         """Waits for a completion; one that is none fails with what it tells."""
-        end = time.monotonic() + EXCHANGE_S
+        end = time.monotonic() + limit_s
         while number not in self.came:
             count, completions = self.cq.poll(1)
             if not count:
+                if left(end) <= 0 and number == RECEIVED:
+                    raise Untried("no message came in time")
                 if left(end) <= 0:
                     raise Failed(errno.ETIMEDOUT, "%s: no completion" % step)
                 time.sleep(0.0005)
@@ -542,8 +544,8 @@ class End(object):
             status = int(completions[0].status)
             if status:
                 told = WC_TEXT.get(status, "failed")
-                number = errno.ETIMEDOUT if status == WC_RETRY else errno.EIO
-                raise Failed(number, "%s: %s (status %d)" % (step, told, status))
+                code = errno.ETIMEDOUT if status == WC_RETRY else errno.EIO
+                raise Failed(code, "%s: %s (status %d)" % (step, told, status))
             self.came.add(int(completions[0].wr_id))
 
     def _compare(self, offset: int, step: str) -> None:
@@ -692,9 +694,10 @@ def answer(plan: Entry, guest: Any, asked: Entry) -> None:
     problem = attempt(ready)
     said = {"untried": str(problem)} if problem else {"rc": held[0].told()}
     guest.sendall((json.dumps(said) + "\n").encode())
-    if problem is None and attempt(held[0].receive) is None:
-        attempt(held[0].send)
-        guest.recv(1)
+    if problem is None:
+        if attempt(partial(held[0].receive, TALK_S)) is None:
+            attempt(held[0].send)
+        attempt(partial(guest.recv, 1))
     for each in held:
         each.close()
 

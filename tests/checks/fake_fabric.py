@@ -4,7 +4,7 @@ It is as strict as a device where mistakes of the prober would show: transitions
 in their order, a packet number, GID, path MTU or key that does not fit carries nothing.
 `FABRIC` names the folder, `FAULTS` holds what goes wrong, as JSON:
 `{"open": {DEVICE: ERRNO}, "rtr": {DGID: ERRNO}, "status": {DEVICE: STATUS},
-"hang": [DGID], "corrupt": [DEVICE]}`.
+"hang": [DGID], "corrupt": [DEVICE], "mute": [DEVICE]}`.
 """
 
 import itertools
@@ -241,6 +241,8 @@ class QP(Held):
         return 0 if fits else RETRIES
 
     def _send(self, work):
+        if self.device in FAULTS.get("mute", ()):
+            return 0
         place = work.place
         data = place.region.read(place.length, place.offset)
         self.heard += 1

@@ -319,6 +319,13 @@ def test_a_completion_without_an_answer_is_a_timeout(fabric):
     assert "transport retry counter exceeded (status 12)" in rows[0]["error"]
 
 
+def test_an_answer_that_does_not_come_may_be_the_slowness_of_the_peer(fabric):
+    rows = across(fabric, faults={"mute": ["mlx5_1"]})
+
+    assert [row["errno"] for row in rows] == [None, None]
+    assert rows[0]["error"] == "no message came in time"
+
+
 def test_a_read_of_other_bytes_fails_though_it_completes(fabric):
     rows = across(fabric, faults={"corrupt": ["mlx5_0"]})
 
