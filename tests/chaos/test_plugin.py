@@ -117,7 +117,7 @@ def options(pytester, *more: str) -> list[str]:
 
 
 def run(pytester, *more: str):
-    return pytester.runpytest_subprocess(*options(pytester, *more), timeout=60)
+    return pytester.runpytest_subprocess(*options(pytester, *more), timeout=100)
 
 
 def verdict_of(pytester) -> dict:
@@ -469,13 +469,13 @@ def hanging(pytester, *more: str) -> tuple[subprocess.Popen[str], list[int]]:
         cwd=pytester.path,
     )
     file = pytester.path / "pids.txt"
-    assert wait_until(file.exists, timeout_s=30), process.communicate(timeout=5)[0]
+    assert wait_until(file.exists, timeout_s=60), process.communicate(timeout=5)[0]
     return process, [int(pid) for pid in file.read_text().split()]
 
 
 def all_gone(pids: list[int]) -> bool:
     return wait_until(
-        lambda: all(state_of(pid) in ("", "Z") for pid in pids), timeout_s=5
+        lambda: all(state_of(pid) in ("", "Z") for pid in pids), timeout_s=20
     )
 
 
@@ -484,7 +484,7 @@ def all_gone(pids: list[int]) -> bool:
 def test_a_signal_reverts_the_fault_and_leaves_nothing(suite, number) -> None:
     process, pids = hanging(suite)
     process.send_signal(number)
-    output, _ = process.communicate(timeout=30)
+    output, _ = process.communicate(timeout=60)
 
     expected = 2 if number == signal.SIGINT else 128 + number
     assert process.returncode == expected, output
@@ -516,7 +516,7 @@ def test_no_test_begins_after_a_signal_even_where_a_test_swallowed_it(suite) -> 
 def test_a_signal_to_the_controller_reverts_the_faults_of_workers(suite) -> None:
     process, pids = hanging(suite, "-n", "1")
     process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=40)
+    output, _ = process.communicate(timeout=60)
 
     assert process.returncode == 143, output
     assert all_gone(pids)
@@ -527,7 +527,7 @@ def test_a_signal_to_the_controller_reverts_the_faults_of_workers(suite) -> None
 def test_after_sigkill_roles_are_gone_and_recover_cleans_the_rest(suite) -> None:
     process, pids = hanging(suite)
     process.kill()
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     state = suite.path / "state" / f"moonquake-{os.getuid()}"
 
     assert all_gone(pids)
@@ -541,7 +541,7 @@ def test_after_sigkill_roles_are_gone_and_recover_cleans_the_rest(suite) -> None
 @pytest.mark.slow
 def test_a_timeout_of_the_test_reverts_its_fault(suite) -> None:
     suite.makepyfile(HANGING)
-    result = run(suite, "--timeout", "3")
+    result = run(suite, "--timeout", "5")
 
     result.assert_outcomes(failed=1)
     assert all_gone([int(pid) for pid in (suite.path / "pids.txt").read_text().split()])
@@ -554,7 +554,7 @@ def test_the_second_run_on_a_pinned_domain_is_refused(suite) -> None:
     suite.makepyfile(test_second="def test_it(cluster): pass")
     result = run(suite, "--block", "3977", "test_second.py")
     process.terminate()
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
 
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines([f"*local-3977 is in use by*{process.pid}*"])

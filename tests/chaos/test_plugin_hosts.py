@@ -81,7 +81,7 @@ def suite(pytester, monkeypatch):
 def run(pytester, *more: str):
     results = str(pytester.path / "results")
     words = ["--system", "fake", "--results", results, *LEAN]
-    return pytester.runpytest_subprocess(*words, "-rs", *more, timeout=60)
+    return pytester.runpytest_subprocess(*words, "-rs", *more, timeout=100)
 
 
 def test_what_is_not_here_is_skipped_with_the_reason_of_the_probe(suite) -> None:

@@ -24,7 +24,7 @@ def failure(call: Callable[[], object]) -> SshError:
     return caught.value
 
 
-def until(condition: Callable[[], bool], timeout_s: float = 5.0) -> bool:
+def until(condition: Callable[[], bool], timeout_s: float = 20.0) -> bool:
     """Whether it came true in time."""
     pause = threading.Event()
     end = time.monotonic() + timeout_s

@@ -36,8 +36,8 @@ def test_a_stream_gives_ttft_pace_and_cached_tokens(server):
 
     assert found.ok
     assert found.text == "abcd"
-    assert 0.07 <= found.ttft_s < found.e2e_s < 2
-    assert 0.015 <= found.tpot_s < 0.5
+    assert 0.07 <= found.ttft_s < found.e2e_s < 5
+    assert 0.015 <= found.tpot_s < 2
     assert (found.prompt_tokens, found.cached_tokens) == (1000, 768)
 
 

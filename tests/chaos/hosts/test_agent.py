@@ -108,7 +108,7 @@ def test_a_command_has_a_deadline_and_dies_with_its_children(shared, kit, tmp_pa
 
     assert (done.timed_out, done.rc) == (True, -9)
     assert kit.now() - began < 3
-    assert kit.within(2, lambda: kit.ended(int(pids.read_text())))
+    assert kit.within(15, lambda: kit.ended(int(pids.read_text())))
 
 
 def test_output_is_bounded(shared):
@@ -333,7 +333,7 @@ def test_a_fault_heals_itself_when_nobody_confirms_it(shared, kit, tmp_path, fau
     arm(shared, kit.touch(made), fault_id=fault_id, confirm_s=0.3)
 
     assert made.exists()
-    assert kit.within(3, lambda: shared.fault(fault_id).state == "reverted")
+    assert kit.within(15, lambda: shared.fault(fault_id).state == "reverted")
     assert not made.exists()
     assert shared.fault(fault_id).detail == "not confirmed in time"
     with pytest.raises(AgentError, match="not confirmed in time"):
@@ -354,7 +354,7 @@ def test_a_fault_with_a_lease_of_its_own_heals_without_the_others(
     arm(shared, kit.touch(tmp_path / "short"), fault_id=fault_id, ttl_s=0.3)
     arm(shared, kit.touch(tmp_path / "long"), fault_id=fault_id + "-2")
 
-    assert kit.within(3, lambda: not (tmp_path / "short").exists())
+    assert kit.within(15, lambda: not (tmp_path / "short").exists())
     assert (tmp_path / "long").exists()
     assert shared.disarm(fault_id + "-2") == ""
 
@@ -591,7 +591,7 @@ def test_children_of_a_role_end_with_it(shared, kit):
     pid = int(shared.wait_line("role-g", "child", timeout_s=5).split()[1])
     shared.stop("role-g", timeout_s=5)
 
-    assert kit.within(2, lambda: kit.ended(pid))
+    assert kit.within(15, lambda: kit.ended(pid))
 
 
 def test_a_role_that_was_never_started_is_not_alive(shared):
@@ -631,7 +631,7 @@ def test_after_a_shutdown_nothing_is_left_and_the_next_run_starts(fleet, kit):
 
     assert first.shutdown() == ""
     assert not kit.is_alive(process.pid, process.start_ticks)
-    assert kit.within(2, lambda: kit.ended(warden))
+    assert kit.within(15, lambda: kit.ended(warden))
     assert not Path(first.connector.state_dir).exists()
     assert fleet.agent(first.connector.state_dir, run="next").hello().run == "next"
 

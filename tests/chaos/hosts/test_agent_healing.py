@@ -112,7 +112,7 @@ def test_asking_is_not_renewing(fleet, kit):
             return True
         return False
 
-    assert kit.within(3, gone)
+    assert kit.within(15, gone)
 
 
 @pytest.mark.slow
@@ -144,7 +144,7 @@ def test_the_death_of_the_controller_heals(fleet, kit, tmp_path):
 
     assert held
     assert kit.within(1.5 + HEAL_S, lambda: not made.exists())
-    assert kit.within(2, lambda: not state_dir.exists())
+    assert kit.within(15, lambda: not state_dir.exists())
 
 
 @pytest.mark.slow
@@ -158,8 +158,8 @@ def test_an_arm_in_flight_is_cut_off_and_undone_when_the_lease_runs_out(
         link.arm("f", kind="k", target="t", steps=[kit.touch(made), slow])
 
     assert kit.now() - began < 0.8 + HEAL_S
-    assert kit.within(2, lambda: not made.exists())
-    assert kit.within(2, lambda: not Path(link.connector.state_dir).exists())
+    assert kit.within(15, lambda: not made.exists())
+    assert kit.within(15, lambda: not Path(link.connector.state_dir).exists())
 
 
 @pytest.mark.slow
@@ -171,12 +171,12 @@ def test_a_fault_that_takes_long_delays_no_renewal_and_no_other_heal(
     slow = {"do": {"run": SLOW, "timeout_s": 40}}
     with ThreadPoolExecutor(1) as pool:
         arming = pool.submit(link.arm, "slow", kind="k", target="t", steps=[slow])
-        assert kit.within(5, lambda: link.fault("slow").state == "armed")
+        assert kit.within(15, lambda: link.fault("slow").state == "armed")
         link.arm("f", kind="k", target="t", steps=[kit.touch(made)], confirm_s=0.3)
         began = kit.now()
         link.renew(60)
         renewed_s = kit.now() - began
-        assert kit.within(3, lambda: not made.exists())
+        assert kit.within(15, lambda: not made.exists())
         assert link.disarm("slow") == ""
         with pytest.raises(AgentError, match="it was disarmed meanwhile"):
             arming.result()
@@ -192,7 +192,7 @@ def test_the_warden_heals_when_the_worker_is_killed(broken, kit):
     kit.kill(host.link.connector.pid)
 
     assert kit.within(HEAL_S, lambda: host.healed)
-    assert kit.within(2, lambda: kit.ended(host.link.connector.warden))
+    assert kit.within(15, lambda: kit.ended(host.link.connector.warden))
 
 
 def test_the_worker_heals_when_the_warden_is_killed(broken, kit):
@@ -200,7 +200,7 @@ def test_the_worker_heals_when_the_warden_is_killed(broken, kit):
     kit.kill(host.link.connector.warden)
 
     assert kit.within(HEAL_S, lambda: host.healed)
-    assert kit.within(2, lambda: not Path(host.link.connector.state_dir).exists())
+    assert kit.within(15, lambda: not Path(host.link.connector.state_dir).exists())
 
 
 @pytest.mark.parametrize("whom", ["pid", "warden"])
@@ -242,7 +242,7 @@ def test_an_undo_does_not_overtake_the_command_that_it_undoes(fleet, kit, tmp_pa
     with socket.socket(socket.AF_UNIX) as peer:
         peer.connect(f"{link.connector.state_dir}/run-1/agent.sock")
         peer.sendall(json.dumps(line).encode() + b"\n")
-        assert kit.within(3, lambda: link.fault("f").steps_done == 1)
+        assert kit.within(15, lambda: link.fault("f").steps_done == 1)
         kit.kill(link.connector.pid)
 
     assert kit.within(HEAL_S, lambda: state.exists() and "undone" in state.read_text())
@@ -261,7 +261,7 @@ def test_when_both_are_killed_roles_die_and_recover_heals_the_rest(broken, kit):
     host = broken()
     kill_both(kit, host.link.connector)
 
-    assert kit.within(2, lambda: host.ended)
+    assert kit.within(15, lambda: host.ended)
     assert host.victim.state == "T"
     rows = host.link.connector.recover()
     assert host.healed

@@ -57,7 +57,7 @@ def test_a_lease_is_renewed_three_times_a_ttl(lease_of, kit):
     agent = FakeAgent()
     lease = lease_of(agent)
 
-    assert kit.within(3, lambda: lease.renewals >= 4)
+    assert kit.within(15, lambda: lease.renewals >= 4)
     assert agent.asked[0] == (TTL_S, pytest.approx(TTL_S / 3))
     assert lease.lost == ""
 
@@ -66,7 +66,7 @@ def test_a_closed_lease_renews_no_more_and_is_not_lost(lease_of, kit):
     told = []
     agent = FakeAgent()
     lease = lease_of(agent, on_lost=told.append)
-    assert agent.renewed.wait(3)
+    assert agent.renewed.wait(15)
     lease.close()
     lease.close()
     count = len(agent.asked)
@@ -80,7 +80,7 @@ def test_a_host_that_is_silent_for_a_ttl_is_lost_and_told_once(lease_of, kit):
     agent = FakeAgent(None, late())
     lease = lease_of(agent, on_lost=told.append)
 
-    assert kit.within(5, lambda: told)
+    assert kit.within(15, lambda: told)
     assert told == [lease.lost]
     assert told == ["host host-3 does not answer to renew: no answer"]
     assert lease.renewals == 1
@@ -90,7 +90,7 @@ def test_a_renewal_that_fails_once_is_made_up_for(lease_of, kit):
     agent = FakeAgent(late(), None)
     lease = lease_of(agent)
 
-    assert kit.within(3, lambda: lease.renewals >= 2)
+    assert kit.within(15, lambda: lease.renewals >= 2)
     assert lease.lost == ""
 
 
@@ -106,7 +106,7 @@ def test_an_agent_that_ends_is_lost_at_once(lease_of, kit, error):
     agent = FakeAgent(error)
     lease_of(agent, on_lost=told.append)
 
-    assert kit.within(3, lambda: told)
+    assert kit.within(15, lambda: told)
     assert "it went" in told[0]
     assert len(agent.asked) == 1
 
@@ -114,7 +114,7 @@ def test_an_agent_that_ends_is_lost_at_once(lease_of, kit, error):
 def test_faults_whose_renewal_fails_are_named(lease_of, kit):
     lease = lease_of(FakeAgent(failed={"cut": "step 1: nft: exit 1"}))
 
-    assert kit.within(3, lambda: lease.failed == {"cut": "step 1: nft: exit 1"})
+    assert kit.within(15, lambda: lease.failed == {"cut": "step 1: nft: exit 1"})
 
 
 @pytest.mark.slow
@@ -125,7 +125,7 @@ def test_a_real_agent_lives_while_its_lease_is_kept_and_no_longer(fleet, kit):
     lease.close()
 
     assert alive
-    assert kit.within(4, lambda: kit.ended(link.connector.pid))
+    assert kit.within(15, lambda: kit.ended(link.connector.pid))
 
 
 def test_the_loss_of_a_real_agent_is_noticed(fleet, kit):
@@ -134,5 +134,5 @@ def test_the_loss_of_a_real_agent_is_noticed(fleet, kit):
     lease = Lease(link, ttl_s=1.0, on_lost=told.append).start()
     kit.kill(link.connector.pid)
 
-    assert kit.within(4, lambda: told)
+    assert kit.within(15, lambda: told)
     lease.close()

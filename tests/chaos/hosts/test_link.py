@@ -130,15 +130,15 @@ def test_connections_are_used_again(cut, shared):
 def test_a_call_that_waits_does_not_hold_up_the_others(shared, kit):
     kit.spawn(shared, "quiet", "import time; time.sleep(600)")
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(shared.wait_line, "quiet", "never", timeout_s=1.0)
+        waiting = pool.submit(shared.wait_line, "quiet", "never", timeout_s=2.0)
         began = kit.now()
         shared.renew(120)
         took_s = kit.now() - began
-        with pytest.raises(AgentError, match="not ready in 1 s"):
+        with pytest.raises(AgentError, match="not ready in 2 s"):
             waiting.result()
     shared.stop("quiet", timeout_s=5)
 
-    assert took_s < 0.9
+    assert took_s < 1.9
 
 
 def test_many_threads_may_share_a_link(shared):

@@ -65,7 +65,7 @@ def ended(sock: socket.socket) -> str:
         return "reset"
 
 
-def eventually(true, within_s: float = 5.0):
+def eventually(true, within_s: float = 20.0):
     """Polls until it holds; the value then."""
     deadline = time.monotonic() + within_s
     while not (value := true()):

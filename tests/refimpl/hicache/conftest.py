@@ -41,7 +41,7 @@ def fill(keys: bytes, out: np.ndarray) -> None:
     out[:] = rows_of(keys, out.shape[1])
 
 
-def until(condition, timeout_s: float = 3.0) -> bool:
+def until(condition, timeout_s: float = 20.0) -> bool:
     end = time.monotonic() + timeout_s
     while time.monotonic() < end:
         if condition():
@@ -63,7 +63,7 @@ class Rig:
         self.news = threading.Event()
         self.cache.on_ready = self.news.set
 
-    def wait(self, op, timeout_s: float = 5.0):
+    def wait(self, op, timeout_s: float = 20.0):
         end = time.monotonic() + timeout_s
         while not self.cache.ready(op, time.monotonic()):
             assert time.monotonic() < end, "never ready"

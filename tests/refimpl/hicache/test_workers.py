@@ -46,7 +46,7 @@ def test_close_leaves_a_stuck_thread_behind():
 
     workers = Workers("test", 1, 2, stuck, counters)
     workers.submit(1)
-    assert started.wait(2)
+    assert started.wait(20)
 
     assert workers.close(0.05) == 1
     gate.set()

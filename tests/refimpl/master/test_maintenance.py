@@ -144,9 +144,9 @@ def test_thread_survives_a_broken_slice_and_counts_it(parts, caplog) -> None:
     parts.pool.maintain = maintain
     maintenance = Maintenance(parts.shared, tick_s=0.005)
     maintenance.start()
-    assert broken.wait(2.0)
+    assert broken.wait(20.0)
     del parts.pool.maintain
-    ends = time.monotonic() + 2.0
+    ends = time.monotonic() + 20.0
     while not maintenance.slices and time.monotonic() < ends:
         time.sleep(0.005)
     maintenance.stop()
@@ -159,7 +159,7 @@ def test_thread_survives_a_broken_slice_and_counts_it(parts, caplog) -> None:
 def test_urgent_work_is_looked_at_before_its_time(parts) -> None:
     parts.pool.again_in_s = 30.0
     parts.maintenance.start()
-    ends = time.monotonic() + 2.0
+    ends = time.monotonic() + 20.0
     while not parts.maintenance.slices and time.monotonic() < ends:
         time.sleep(0.002)
     began = time.monotonic()
@@ -169,7 +169,7 @@ def test_urgent_work_is_looked_at_before_its_time(parts) -> None:
     took_s = time.monotonic() - began
     parts.maintenance.stop()
 
-    assert took_s < 0.5
+    assert took_s < 10.0, "far from the 30 s that it would have waited"
 
 
 def test_stop_may_be_called_unstarted_and_twice(parts) -> None:

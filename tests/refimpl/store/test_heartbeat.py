@@ -79,7 +79,7 @@ def pulse(door):
     found.stop()
 
 
-def until(condition, seconds=5.0):
+def until(condition, seconds=20.0):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end

@@ -264,7 +264,7 @@ def test_a_fault_ends_with_its_lease_and_leaves_no_process(make_pair, kind) -> N
 
     assert pair.settle(before, timeout_s=7) == []
     assert wait_until(lambda: not Path(f"/proc/{role.pid}").exists(), timeout_s=7)
-    assert wait_until(lambda: pair.children() == [], timeout_s=2)
+    assert wait_until(lambda: pair.children() == [], timeout_s=10)
     assert list(Path(f"/proc/{pair.holders['a']}/root/mnt").iterdir()) == []
 
 

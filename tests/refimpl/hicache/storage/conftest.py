@@ -156,7 +156,7 @@ class Rig:
         )
         assert self.until(lambda: self.storage.stats()["connected"])
 
-    def until(self, condition, timeout_s=5.0):
+    def until(self, condition, timeout_s=20.0):
         end = time.monotonic() + timeout_s
         while time.monotonic() < end and not condition():
             time.sleep(0.001)

@@ -16,7 +16,7 @@ from refimpl.hicache.storage.mooncake import (
 from refimpl.hicache.storage.native import NotConnected
 from refimpl.transfer.cancel import Cancel
 
-SLACK_S = 0.15
+SLACK_S = 0.5
 """How late a deadline of a few tenths may be kept on a busy machine."""
 
 
@@ -436,12 +436,12 @@ def test_close_leaves_a_client_alone_in_which_somebody_still_waits(mooncake):
     rig.native.hold("b:1")
     reader = threading.Thread(target=rig.get, args=(key,), kwargs={"timeout_s": 20})
     reader.start()
-    assert rig.until(lambda: rig.storage.stats()["lanes"]["free"] == 15)
-    assert rig.until(lambda: rig.native.count("places") == 1)
+    # Its lane, not the one before it in which it asks where the object is.
+    assert rig.until(lambda: rig.storage._lanes._used["b:1"] == 1)
     rig.storage.close()
     closed_meanwhile = rig.native.closed
     rig.native.let_go()
-    reader.join(5)
+    reader.join(15)
 
     assert not closed_meanwhile
     assert not reader.is_alive()
