@@ -88,6 +88,7 @@ Active = Annotated[
     ),
 ]
 Kubernetes = Annotated[bool, typer.Option("--kubernetes", help="Ask kubectl too.")]
+Nft = Annotated[bool, typer.Option("--nft", help="Read the packet filter as well.")]
 Connect = Annotated[str, typer.Option(help="HOST:PORT to reach, by comma.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 FactFiles = Annotated[
@@ -116,6 +117,7 @@ def run(
     sysroot: Sysroot = "",
     active: Active = False,
     kubernetes: Kubernetes = False,
+    nft: Nft = False,
     connect: Connect = "",
 ) -> None:
     """Collects, judges, prints: this node, or all nodes of an inventory.
@@ -125,7 +127,14 @@ def run(
     asked = _Asked(profile, nics, form, only, strict, output, waivers, baseline)
     golden = asked.loaded_profile()
     hosts = _inventory(inventory, limit)
-    options = _CollectAsked(nics, active, kubernetes, connect, sysroot)
+    options = _CollectAsked(
+        nics,
+        active=active,
+        kubernetes=kubernetes,
+        nft=nft,
+        connect=connect,
+        sysroot=sysroot,
+    )
     found = _collected(hosts, options, golden)
     report = asked.judged(found, golden, hosts)
     asked.finish(report, found, save_baseline)
@@ -145,11 +154,19 @@ def collect(
     sysroot: Sysroot = "",
     active: Active = False,
     kubernetes: Kubernetes = False,
+    nft: Nft = False,
     connect: Connect = "",
 ) -> None:
     """Only collects. Ends with 3 when a node could not be read."""
     hosts = _inventory(inventory, limit)
-    options = _CollectAsked(nics, active, kubernetes, connect, sysroot)
+    options = _CollectAsked(
+        nics,
+        active=active,
+        kubernetes=kubernetes,
+        nft=nft,
+        connect=connect,
+        sysroot=sysroot,
+    )
     found = _collected(hosts, options, None)
     text = json.dumps(found[0] if hosts is None else found) + "\n"
     if str(out) == "-":
@@ -396,11 +413,19 @@ class _CollectAsked:
     """What the collectors are told."""
 
     def __init__(
-        self, nics: str, active: bool, kubernetes: bool, connect: str, sysroot: str
+        self,
+        nics: str,
+        *,
+        active: bool,
+        kubernetes: bool,
+        nft: bool,
+        connect: str,
+        sysroot: str,
     ) -> None:
         self.nics = _words(nics)
         self.active = active
         self.kubernetes = kubernetes
+        self.nft = nft
         self.connect = _words(connect)
         self.sysroot = sysroot
 
@@ -416,6 +441,7 @@ def _collected(
         active=asked.active,
         cross_rail=bool(golden is not None and golden.routes.cross_rail),
         kubernetes=asked.kubernetes,
+        nft=asked.nft,
         connect=tuple(asked.connect),
     )
     if hosts is None:

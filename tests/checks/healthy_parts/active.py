@@ -1,6 +1,9 @@
 """TCP connections that `--active` tried between neighbours; single faults of them."""
 
+import json
+
 HANDSHAKE, ENGINE = 12001, 15683
+NFT = "nft -j list ruleset"
 RAIL = 3
 
 
@@ -15,8 +18,41 @@ def _line(source, target, port):
     return f"connect {target.ip}:{port} from {source.ip}"
 
 
+def _rule(*parts):
+    return {"rule": {**WHERE, "chain": "input", "expr": list(parts)}}
+
+
+def _match(kind, told, right, op="=="):
+    return {"match": {"op": op, "left": {kind: told}, "right": right}}
+
+
+def _ports(*values):
+    return _match("payload", {"protocol": "tcp", "field": "dport"}, {"set": [*values]})
+
+
+WHERE = {"family": "inet", "table": "filter"}
+ACCEPT, DROP = {"accept": None}, {"drop": None}
+RULESET = [
+    {"metainfo": {"version": "1.0.6", "json_schema_version": 1}},
+    {"table": {"family": "inet", "name": "filter", "handle": 1}},
+    {
+        "chain": {
+            **WHERE,
+            "name": "input",
+            "type": "filter",
+            "hook": "input",
+            "prio": 0,
+            "policy": "drop",
+        }
+    },
+    _rule(_match("ct", {"key": "state"}, ["established", "related"], "in"), ACCEPT),
+    _rule(_match("meta", {"key": "iifname"}, "lo"), {"counter": None}, ACCEPT),
+    _rule(_ports(22, HANDSHAKE, {"range": [15000, 17000]}, 50051), ACCEPT),
+]
+
+
 def cmds(plan):
-    found = {}
+    found = {NFT: json.dumps({"nftables": RULESET})}
     for rail in plan.rails:
         stood = f"connected, seen as {rail.ip}, by "
         for port in (HANDSHAKE, ENGINE):
@@ -55,9 +91,17 @@ def _masqueraded(document, plan):
     entry["stdout"] = entry["stdout"].replace(f"as {rail.ip},", f"as {plan.ip},")
 
 
-def _at(change, note, **more):
+def _dropped(document, plan):
+    """Somebody tried a rule by hand, on one rail."""
+    netdev = plan.rails[RAIL].netdev
+    rule = _rule(_match("meta", {"key": "iifname"}, netdev), _ports(HANDSHAKE), DROP)
+    rows = [*RULESET[:3], rule, *RULESET[3:]]
+    document["cmds"][NFT]["stdout"] = json.dumps({"nftables": rows})
+
+
+def _at(change, note, check="act-tcp-handshake", **more):
     return {
-        "check": "act-tcp-handshake",
+        "check": check,
         "change": change,
         "subject": lambda plan: (
             f"rail3 ({plan.rails[RAIL].netdev}, {plan.rails[RAIL].ip})"
@@ -72,4 +116,5 @@ MUTANTS = [
     _at(_filtered("ETIMEDOUT"), "dropped", fleet=True),
     _at(_filtered("ECONNREFUSED"), "rejected", fleet=True),
     _at(_masqueraded, "masqueraded"),
+    _at(_dropped, "by hand", check="route-nftables-drop"),
 ]

@@ -201,6 +201,7 @@ def _peer_behind_gateway(documents, plans):
                 text = each["stdout"].replace(f'"{old}"', f'"{new}"')
                 text = text.replace("c612:0309", "c613:0309")
                 text = text.replace("::ffff:198.18.3.9", "::ffff:198.19.3.9")
+                text = text.replace("seen as 198.18.3.9,", "seen as 198.19.3.9,")
                 each["stdout"] = text.replace("from 198.18.3.9", "from 198.19.3.9")
         document["cmds"][line] = entry
     for entry in document["files"].values():
