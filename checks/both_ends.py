@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from checks.framing import NoDocument, decode
 from checks.parse.handshake import ENGINE_PORTS, HANDSHAKE_PORT, spelled
-from inventory import SshError
 from inventory.programs import python_argv
 
 if TYPE_CHECKING:
@@ -198,7 +197,7 @@ class _Group:
             end.stream = end.session.open(argv, timeout_s=READY_S)
             end.stream.feed(PROBER.read_bytes())
             end.doors = _doors(end.stream)
-        except (SshError, TimeoutError, TypeError, ValueError) as error:
+        except Exception as error:  # one node must not lose the others
             _note(end, f"no listener: {error}")
 
     def _try(self, at: int) -> Document | None:
@@ -220,8 +219,8 @@ class _Group:
             if done.rc != 0:
                 last = done.complaint.strip().splitlines()[-1:] or ["without a word"]
                 raise NoDocument("failed", f"it ended with {done.rc}: {last[0]}")
-            return decode(done.stdout)
-        except (SshError, NoDocument) as error:
+            return _whole(decode(done.stdout))
+        except Exception as error:  # one node must not lose the others
             _note(end, f"nothing was tried: {error}")
             return None
 
@@ -317,13 +316,23 @@ def _doors(stream: Stream) -> tuple[Door, ...]:
     return doors
 
 
+def _whole(told: Document) -> Document:
+    """What a prober tells, with all of its parts."""
+    cmds, probes = told.get("cmds"), told.get("probes")
+    if not (isinstance(cmds, dict) and isinstance(probes, list)):
+        raise NoDocument("garbage", "no connections or no exchanges in it")
+    if not all(isinstance(entry, dict) for entry in cmds.values()):
+        raise NoDocument("garbage", "a connection without an entry")
+    return told
+
+
 def _is_silent(stream: Stream) -> bool:
     """It neither ended nor said that it is full."""
     try:
         stream.recv(timeout_s=0.05)
     except TimeoutError:
         return True
-    except SshError:
+    except Exception:  # whatever it is, nobody is known to listen there
         return False
     return False
 

@@ -522,6 +522,19 @@ def test_a_node_that_could_not_try_keeps_its_document_and_says_why():
     assert "active_error" not in documents[0]["collector"]
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [RuntimeError("unforeseen"), {"odd": 1}, {"cmds": {"x": 1}, "probes": []}],
+    ids=["raises", "other fields", "no entry"],
+)
+def test_one_odd_node_does_not_lose_the_others(answer):
+    documents, _ = acted(3, answers={"node-001": answer})
+
+    assert documents[1]["collector"]["active_error"].startswith("nothing was tried: ")
+    assert "probes" not in documents[1]["verbs"]
+    assert documents[0]["verbs"]["probes"] == documents[2]["verbs"]["probes"] == []
+
+
 def test_a_refusal_is_kept_where_the_listener_stood_through():
     line = "connect 198.18.0.1:12001 from 198.18.0.0"
     refused = {line: {"rc": 1, "stdout": "", "stderr": "ECONNREFUSED"}}
