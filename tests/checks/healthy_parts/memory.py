@@ -37,6 +37,11 @@ CHRONYC = "chronyc -c tracking"
 SWITCH = "leaf-{}"
 RAM_KIB = 2 << 30
 FREE_PAGES = 65536
+DISKS = (
+    "/dev/nvme0n1p2 / ext4 rw,relatime,errors=remount-ro 0 0\n"
+    "/dev/md0 /srv/pages xfs rw,noatime 0 0\n"
+    "/dev/nvme0n1p2 /var/lib/kubelet/pods/1/volume-subpaths/a ext4 ro 0 0\n"
+)
 
 
 def _meminfo(total_kib):
@@ -95,7 +100,7 @@ def files(plan):
             pid=plan.pid, capabilities="00000000a80465fb", nodes="0"
         ),
         "/proc/meminfo": _meminfo(RAM_KIB),
-        "/proc/mounts": "tmpfs /dev/shm tmpfs rw,nosuid,size=67108864k 0 0\n",
+        "/proc/mounts": f"tmpfs /dev/shm tmpfs rw,nosuid,size=67108864k 0 0\n{DISKS}",
         f"{sys}/vm/max_map_count": "16777216\n",
         f"{sys}/vm/nr_hugepages": "131072\n",
         f"{sys}/vm/overcommit_memory": "1\n",
@@ -253,6 +258,16 @@ def _of_service(plan):
 
 
 OFFSET = TRACKING.format
+
+
+def _disks(old, new):
+    def change(document, plan):
+        entry = document["files"]["/proc/mounts"]
+        entry["text"] = entry["text"].replace(old, new)
+
+    return change
+
+
 MUTANTS = [
     {"check": "mem-memlock", "subject": _of_service, "change": _small_memlock},
     {"check": "mem-cap-ipc-lock", "subject": _of_service, "change": _finite_memlock},
@@ -289,7 +304,9 @@ MUTANTS = [
     {
         "check": "mem-shm",
         "status": "WARN",
-        "change": _file("/proc/mounts", "shm /dev/shm tmpfs rw,size=65536k 0 0\n"),
+        "change": _file(
+            "/proc/mounts", f"shm /dev/shm tmpfs rw,size=65536k 0 0\n{DISKS}"
+        ),
     },
     {"check": "cpu-numa-nodes", "status": "WARN", "change": _other_snc},
     {
@@ -341,4 +358,6 @@ MUTANTS = [
         "status": "WARN",
         "change": _pinned_to("0-1"),
     },
+    {"check": "disk-ssd-present", "change": _disks("xfs rw", "xfs ro"), "note": "ro"},
+    {"check": "disk-ssd-present", "change": _disks("/dev/md0", "none"), "note": "gone"},
 ]
