@@ -28,7 +28,8 @@ def suite(pytester):
     text = (Path(__file__).parent / "conftest.py").read_text()
     (tests / "conftest.py").write_text(text)
     (tests / "test_suite.py").write_text(SUITE)
-    pytester.makeini("[pytest]\ntestpaths = tests\n")
+    lean = "addopts = -p no:hypothesispytest"
+    pytester.makeini(f"[pytest]\ntestpaths = tests\n{lean}\n")
     return pytester
 
 

@@ -196,7 +196,7 @@ def test_the_lever_ends_a_run_that_is_under_way(suite) -> None:
             time.sleep(60)
         """
     )
-    words = ["--system", "fake", "--results", str(suite.path / "results")]
+    words = ["--system", "fake", "--results", str(suite.path / "results"), *LEAN]
     running = subprocess.Popen(
         [sys.executable, "-m", "pytest", "-s", *words, str(path)],
         stdout=subprocess.PIPE,

@@ -21,7 +21,8 @@ def test_a_run_writes_its_reports_and_says_where(pytester, monkeypatch, value, v
     pytester.makeini("[pytest]\ntimeout_method = signal\n")
     pytester.makepyfile(BODY.format(value=value))
 
-    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "--seed", "1")
+    lean = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest")
+    result = pytester.runpytest_subprocess(*lean, "--seed", "1")
 
     (page,) = pytester.path.glob("results/*/*-1/report.html")
     assert f"report in {page.relative_to(pytester.path)}" in result.stdout.str()
