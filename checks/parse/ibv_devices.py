@@ -84,9 +84,12 @@ def _names(result: Result) -> tuple[str, ...]:
 
 def _of_pyverbs(facts: Facts, where: str) -> tuple[str, ...]:
     told = facts.document.get("verbs")
-    if where or not isinstance(told, Mapping) or not told:
+    if where or not isinstance(told, Mapping):
         raise Unread("missing", SOURCE, "not collected")
     if isinstance(told.get("error"), str):
         raise Unread("failed", "pyverbs", told["error"])
+    names = sorted(str(name) for name in told if name != "probes")
+    if not names:
+        raise Unread("missing", SOURCE, "not collected")
     facts.note("pyverbs")
-    return tuple(sorted(str(name) for name in told))
+    return tuple(names)

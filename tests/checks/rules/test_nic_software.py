@@ -228,6 +228,20 @@ def test_pyverbs_serves_where_the_tool_is_not_installed(bench):
     assert (without, with_all, with_one) == ("UNKNOWN", "PASS", "FAIL")
 
 
+def test_exchanges_that_were_tried_are_no_device(bench):
+    files = devices(2)
+    document = bench.doc(files=files, cmds={"ibv_devinfo -l": (127, "", "not found")})
+    document["verbs"] = {"mlx5_0": {"max_qp": 1}, "probes": []}
+
+    assert (
+        "PASS" not in bench.judge(document).statuses("nic-userspace-provider").values()
+    )
+
+    document["verbs"] = {"probes": []}
+    seen = bench.judge(document).statuses("nic-userspace-provider").values()
+    assert set(seen) == {"UNKNOWN"}
+
+
 def test_no_rdma_core_told_by_pyverbs_is_a_fact_and_no_pass(bench):
     document = bench.doc(
         cmds={"rdma -j link": (1, "", "Failed to open NETLINK_RDMA socket")}
