@@ -777,7 +777,7 @@ def within_untried(one: Place, other: Place) -> List[Row]:
 
 def in_children(jobs: List[Any], end: float) -> List[Row]:
     """Runs each job in a child; what did not come of it in time stays untried."""
-    children = [_child(job) for job in jobs]
+    children = [_child(job, end) for job in jobs]
     found = []  # type: List[Row]
     for job, (child, pipe) in zip(jobs, children):
         told = _until(pipe, end)
@@ -793,13 +793,14 @@ def in_children(jobs: List[Any], end: float) -> List[Row]:
     return found
 
 
-def _child(job: Any) -> Tuple[int, int]:
+def _child(job: Any, end: float) -> Tuple[int, int]:
     reader, writer = os.pipe()
     child = os.fork()
     if child:
         os.close(writer)
         return child, reader
     try:
+        signal.alarm(int(left(end)) + 2)  # also where the parent is gone
         os.close(reader)
         for at, (_, call) in enumerate(job):
             os.write(writer, (json.dumps([at, call()]) + "\n").encode())
