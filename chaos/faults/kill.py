@@ -47,11 +47,12 @@ class Kill:
         return Evidence(measure="process gone", effect=float(gone), detail=who)
 
     def revert(self) -> None:
-        if self._cluster.process(self.target) is None:
+        """What was not running, or does not exist, was not killed: nothing to undo."""
+        if self._killed and self._cluster.process(self.target) is None:
             self._cluster.start_role(self.target)
 
     def verify_reverted(self) -> str:
-        if self._cluster.process(self.target) is None:
+        if self._killed and self._cluster.process(self.target) is None:
             return f"{self.target} is not running"
         return ""
 

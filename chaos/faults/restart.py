@@ -51,12 +51,13 @@ class Restart:
         return Evidence(measure="process replaced", effect=float(new), detail=pids)
 
     def revert(self) -> None:
-        if self._cluster.process(self.target) is None:
+        """What was not running, or does not exist, was not ended: nothing to undo."""
+        if self._before and self._cluster.process(self.target) is None:
             self._cluster.start_role(self.target)
 
     def verify_reverted(self) -> str:
         running = self._cluster.process(self.target) is not None
-        return "" if running else f"{self.target} is not running"
+        return "" if running or not self._before else f"{self.target} is not running"
 
 
 def _lives(process: Process) -> bool:

@@ -26,8 +26,13 @@ def test_a_killed_role_is_gone_and_comes_back_as_another_process(
 
 def test_what_is_not_running_cannot_be_killed_or_paused(cluster, control) -> None:
     for make in (kill, pause, restart):
+        fault = make(cluster, control, "store-9")
         with pytest.raises(UsageError, match="not running"):
-            make(cluster, control, "store-0").inject()
+            fault.inject()
+
+        fault.revert()
+        assert fault.verify_reverted() == ""
+        assert cluster.process("store-9") is None
 
 
 def test_a_kill_that_was_never_injected_has_no_effect(cluster, control) -> None:
