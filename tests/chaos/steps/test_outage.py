@@ -221,8 +221,9 @@ def test_what_is_kept_is_there_and_engines_have_nothing_behind_them(
     assert cluster.events == events
 
 
-def test_what_never_arrives_is_no_verdict():
-    cluster = Preparing(late=99, faults=0)
+def test_what_never_arrives_is_no_verdict(monkeypatch):
+    monkeypatch.setattr("chaos.steps.outage._KEEP_WAIT_S", 0.001)
+    cluster = Preparing(late=10**9, faults=0)
     one = prompts(cluster, "p", 1, 512, per_s=1, sessions=1)
 
     with pytest.raises(HarnessError, match="1 prompts are not in the pool"):
