@@ -45,6 +45,9 @@ _LEADER: Final = "leader"
 _STARTS: Final = frozenset({"kill", "restart"})
 _AT_ONCE: Final = frozenset({"restart"})
 _RETRIES: Final = 5
+_NO_ROOM: Final = -200
+_EVICTION_S: Final = 2.0
+"""Until housekeeping has looked for room: its longest pause is a second."""
 _DEFINITE: Final = frozenset({0, -704, -712})
 _plays = itertools.count(1)
 
@@ -308,6 +311,18 @@ class _Player:
             self._tokens[operation.name] = (operation.keys[0], answer.token)
         self.seen.operations[index] = operation
         self._stage.history.append(record.ended(operation))
+        if _NO_ROOM in answer.codes:
+            self._evicts(operation)
+
+    def _evicts(self, operation: Operation) -> None:
+        """Who finds no room has others go: what is not leased, however new it is."""
+        until_s = self._stage.clock() + _EVICTION_S
+        window = Window(
+            kind=PRESSURE, target="pool", begin_s=operation.begin_s, end_s=until_s
+        )
+        self.seen.windows.append(window)
+        self._stage.history.append(record.opened(window))
+        self._stage.history.append(record.closed(window))
 
     def _await(self, client: Client) -> None:
         """Waits for what a client is doing; one that hangs is given up."""

@@ -301,3 +301,22 @@ def test_a_store_that_is_another_one_after_a_fault_has_no_window_but_the_faults(
     played = play(schedule_of(*steps), stage_of(pool))
 
     assert [w.kind for w in played.windows] == ["restart"]
+
+
+@pytest.mark.parametrize(("code", "kinds"), [(-200, set()), (-705, {Kind.ACK_LOSS})])
+def test_a_write_that_found_no_room_may_have_evicted_another(
+    make_pool, stage_of, code, kinds
+):
+    pool = make_pool(stores=1)
+    plain = pool.put
+
+    def refused(name, value):
+        if value != 2:
+            return plain(name, value)
+        pool.lose("store-0")
+        return code
+
+    pool.put = refused
+    steps = put("k0"), put("k1", value=2), get("k0")
+
+    assert kinds_of(play(schedule_of(*steps), stage_of(pool))) == kinds
