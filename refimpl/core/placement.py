@@ -125,7 +125,13 @@ class Placement:
         )
 
     def admitted(self, segment: Segment, size: int, count: int, now: float) -> int:
-        """How many of `count` buffers slow start lets this segment take."""
+        """How many of `count` buffers slow start lets this segment take.
+
+        Slow start says who comes first, never that nobody takes a write: what no other
+        segment takes is offered again without it. A fleet whose stores were all
+        restarted lately has only fresh segments, and a small object is more than the
+        share of one.
+        """
         if segment.fresh_until <= now:
             return count
         return min(count, self._window.left(segment) // size)
@@ -265,12 +271,12 @@ class _Run:
         )
         self._bytes = int(batch.sizes.sum(dtype=np.uint64))
         self._choose = placement.chooser(batch)
+        self._slow_start = True
 
     def first(self, size: int, members: Members) -> None:
         """Places the first replica of objects of one size."""
         left = self._fill_preferred(size, members, 0, self._preferred)
-        if left.size:
-            self._fill(size, left, 0, self._open)
+        self._fill(size, left, 0, self._open)
         if self._placement.is_local_first:
             self._count_local(members)
 
@@ -282,8 +288,7 @@ class _Run:
             assert segment is not None, "placed on a segment that is gone"
             others = [s for s in self._preferred if s is not segment]
             left = self._fill_preferred(size, members[rows == row], 1, others)
-            if left.size:
-                self._fill(size, left, 1, self._beside(segment))
+            self._fill(size, left, 1, self._beside(segment))
 
     def _beside(self, segment: Segment) -> list[Segment]:
         host = segment.info.host_id
@@ -302,30 +307,40 @@ class _Run:
     def _fill(
         self, size: int, members: Members, replica: int, candidates: list[Segment]
     ) -> None:
+        """Places what fits, first as slow start wants it, then the rest without it."""
+        left = self._fill_once(size, members, replica, candidates)
+        if left.size and any(s.fresh_until > self._now for s in candidates):
+            self._slow_start = False
+            self._fill_once(size, left, replica, candidates)
+            self._slow_start = True
+
+    def _fill_once(
+        self, size: int, members: Members, replica: int, candidates: list[Segment]
+    ) -> Members:
         if self._placement.is_local_first:
             rows = {s.row for s in candidates}
             order = self._placement.local_order(self._batch.host_id, rows)
             if order is not None:
                 ordered = order.rotated(self._turn)
-                self._fill_in_order(size, members, replica, ordered)
-                return
-        self._fill_spread(size, members, replica, list(candidates))
+                return self._fill_in_order(size, members, replica, ordered)
+        return self._fill_spread(size, members, replica, list(candidates))
 
     def _fill_in_order(
         self, size: int, members: Members, replica: int, ordered: list[Segment]
-    ) -> None:
+    ) -> Members:
         """The first segment with room for the whole batch, then whoever has some."""
         roomy = next((s for s in ordered if self._has_room(s)), None)
         if roomy is not None:
             ordered = [roomy, *(s for s in ordered if s is not roomy)]
         for segment in ordered:
             if not members.size:
-                return
+                break
             members = self._take(segment, size, members, replica)
+        return members
 
     def _fill_spread(
         self, size: int, members: Members, replica: int, candidates: list[Segment]
-    ) -> None:
+    ) -> Members:
         """Each object draws a segment; those whose segment is full draw again."""
         length = aligned(size)
         candidates = [s for s in candidates if s.allocator.free_bytes >= length]
@@ -342,12 +357,13 @@ class _Run:
             candidates = [s for at, s in enumerate(candidates) if at not in full]
             members = np.concatenate(left) if left else members[:0]
             round_ += 1
+        return members
 
     def _has_room(self, segment: Segment) -> bool:
         if segment.allocator.free_bytes < aligned(self._bytes):
             return False
         return (
-            self._is_local(segment)
+            self._is_exempt(segment)
             or self._placement.admitted(segment, self._bytes, 1, self._now) > 0
         )
 
@@ -356,7 +372,7 @@ class _Run:
     ) -> Members:
         """Puts as many members there as fit and slow start allows; returns the rest."""
         count = len(members)
-        if not self._is_local(segment):
+        if not self._is_exempt(segment):
             count = self._placement.admitted(segment, size, count, self._now)
         if not count:
             return members
@@ -367,12 +383,16 @@ class _Run:
         segment.window_bytes += size * int(offsets.size)
         return members[offsets.size :]
 
-    def _is_local(self, segment: Segment) -> bool:
+    def _is_exempt(self, segment: Segment) -> bool:
         """Locality is asked for, not attracted by emptiness: no slow start."""
-        return segment in self._preferred or (
-            self._placement.is_local_first
-            and self._batch.host_id != ""
-            and segment.info.host_id == self._batch.host_id
+        return (
+            not self._slow_start
+            or segment in self._preferred
+            or (
+                self._placement.is_local_first
+                and self._batch.host_id != ""
+                and segment.info.host_id == self._batch.host_id
+            )
         )
 
     def _count_local(self, members: Members) -> None:

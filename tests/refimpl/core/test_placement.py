@@ -232,6 +232,30 @@ def test_slow_start_ends():
     assert (fleet.put(100, now=41.0) == fresh.row).mean() > 0.7
 
 
+@pytest.mark.parametrize("strategy", ["random", "free_ratio_first", "local_first"])
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_fleet_of_fresh_segments_takes_a_single_object(strategy, replicas):
+    # All stores restarted within slow start: twice a third of one page is no page.
+    fleet = Fleet(strategy, [])
+    for number, host in enumerate(HOSTS[:3], start=1):
+        fleet.add(number, host, fresh_until=40.0)
+
+    for n in range(20):
+        rows = fleet.put(1, f"writer-{n}", replicas=replicas, now=10.0 + 2 * n)
+        assert (rows != 0).all()
+
+
+@pytest.mark.parametrize("strategy", ["random", "free_ratio_first", "local_first"])
+def test_slow_start_refuses_nothing_that_has_no_other_place(strategy):
+    fleet = Fleet(strategy, HOSTS[:3], pages=100)
+    for number in (1, 2, 3):
+        fleet.fill(number, 100)
+    fresh = fleet.add(4, "host-3", pages=100, fresh_until=40.0)
+
+    assert (fleet.put(50, "host-1", now=10.0) == fresh.row).all()
+    assert (fleet.put(10, exclude=(1, 2, 3), now=12.0) == fresh.row).all()
+
+
 def test_a_fresh_local_segment_serves_its_own_writer_at_once():
     fleet = Fleet("local_first", HOSTS[:3])
     fresh = fleet.add(4, "host-3", fresh_until=40.0)
