@@ -34,6 +34,13 @@ def mixed(keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return words
 
 
+def _differs(
+    rows: NDArray[np.uint64], keys: NDArray[np.uint64]
+) -> NDArray[np.uint32]:
+    """Not 0 where the key of a row is another one: four flags read as one word."""
+    return (rows[:, :KEY_WORDS] != keys).view(np.uint32).reshape(-1)
+
+
 class KeyIndex:
     """Finds the slot of a key. Keys live in `rows`, one row a slot.
 
@@ -72,10 +79,7 @@ class KeyIndex:
         slots = self._cells.take(cells).astype(np.intp) + _EMPTY
         rows = self.rows.take(slots, axis=0)
         # An all-zero key equals the row of slot -1, and -1 is the right answer then.
-        other = rows[:, 0] != keys[:, 0]
-        for word in range(1, KEY_WORDS):
-            other |= rows[:, word] != keys[:, word]
-        lost = np.flatnonzero(other)
+        lost = np.flatnonzero(_differs(rows, keys))
         if lost.size:
             slots[lost], rows[lost] = self._find_further(keys[lost], cells[lost])
         return slots, rows
@@ -111,34 +115,34 @@ class KeyIndex:
     def _find_further(
         self, keys: NDArray[np.uint64], cells: NDArray[np.intp]
     ) -> tuple[NDArray[np.intp], NDArray[np.uint64]]:
-        """Looks at and behind the home cells, a window of cells at a time.
+        """Looks at a window of cells from the home cell on, then key by key.
 
         Only first words are compared with every cell of a window; the whole row of the
-        first that fits is compared afterwards.
+        first that fits is compared afterwards. Numpy's cost here is that of its calls,
+        so the few that are further away, or behind another key that begins with the
+        same word, are found one by one.
 
         Args:
             keys: those that are not in their home cell.
             cells: their home cells.
         """
-        found = np.full(len(keys), _EMPTY, dtype=np.intp)
-        pending = np.arange(len(keys))
         ahead = cells[:, None] + _STEPS
-        while pending.size:
-            slots = self._cells.take(ahead & self._mask) + _EMPTY
-            words = self._words.take(slots.astype(np.intp) * self._row_words)
-            stop = words == keys[pending, :1]
-            stop |= slots == _EMPTY
-            first = stop.argmax(axis=1) + _WINDOW * np.arange(len(pending))
-            found[pending] = slots.take(first)
-            going_on = ~stop.take(first)
-            pending, ahead = pending[going_on], ahead[going_on] + _WINDOW
+        ahead &= self._mask
+        slots = self._cells.take(ahead).astype(np.intp)
+        slots += _EMPTY
+        stop = self._words.take(slots * self._row_words) == keys[:, :1]
+        stop |= slots == _EMPTY
+        first = stop.argmax(axis=1)
+        first += np.arange(0, slots.size, _WINDOW)
+        found = slots.take(first)
         rows = self.rows.take(found, axis=0)
-        same = (rows[:, :KEY_WORDS] == keys).all(axis=1)
-        same |= found == _EMPTY
-        if not same.all():
-            for at in np.flatnonzero(~same).tolist():
+        unsure = _differs(rows, keys) != 0
+        if unsure.any():
+            # Absent is a sure answer where an empty cell was met.
+            unsure &= (found != _EMPTY) | ~stop.take(first)
+            for at in np.flatnonzero(unsure).tolist():
                 found[at] = self._find_one(keys[at], int(cells[at]))
-            rows = self.rows.take(found, axis=0)
+                rows[at] = self.rows[found[at]]
         return found, rows
 
     def _find_one(self, key: NDArray[np.uint64], cell: int) -> int:

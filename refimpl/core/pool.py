@@ -195,12 +195,13 @@ class Pool:
         table = self._objects
         slots, rows = table.locate(keys)
         states = table.state.take(slots)
-        if grant_lease and not rows["segment"][:, 1:].any():
-            first = self._segments.ids.take(rows["segment"][:, 0])
-            if (states == COMPLETE).all() and first.all():
+        placed = rows["segment"]
+        if grant_lease and len(slots) and not placed[:, 1].any():
+            first = self._segments.ids.take(placed[:, 0])
+            if states.min() == COMPLETE and first.all():  # no state is above it
                 return self._all_located(slots, rows, first, now)
         status = _LOOKUP_CODES.take(states)
-        segment = self._segments.ids.take(rows["segment"])
+        segment = self._segments.ids.take(placed)
         parts = table.parts.take(slots)
         readable = (status == Code.OK) & ((segment[:, 0] | segment[:, 1]) != 0)
         if not readable.all():

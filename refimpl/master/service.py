@@ -109,8 +109,7 @@ class MasterService(pool_pb2_grpc.MasterServicer):
         with shared.locked() as (pool, now):
             found = pool.lookup(keys, now, grant_lease=not request.no_lease)
             directory = shared.directory
-        failed = len(keys) - int(np.count_nonzero(found.status == 0))
-        self.metrics.answered(call, len(keys), failed)
+        self.metrics.answered(call, len(keys), int(np.count_nonzero(found.status)))
         self.metrics.lookup_took(shared.clock() - began)
         segment, offset = _used_replicas(found.segment, found.offset)
         return pool_pb2.LookupResponse(
