@@ -93,6 +93,14 @@ class PoolMachine(RuleBasedStateMachine):
         self.segments = {i: s for i, s in self.segments.items() if s != store}
         self.segments[self.ids] = store
 
+    @rule(seconds=st.sampled_from([0.0, 2.5]))
+    def a_rolling_restart(self, seconds):
+        """Every store comes back empty while the pool holds something."""
+        for store in range(1, 5):
+            self.mount(store)
+            self.time_passes(seconds)
+            self.put_start([store], 1, 1024, 1, 1, "", "")
+
     @rule(store=STORES, grace=st.booleans())
     def unmount(self, store, grace):
         for segment in [i for i, s in self.segments.items() if s == store]:
@@ -140,6 +148,8 @@ class PoolMachine(RuleBasedStateMachine):
             assert token == (old.token if joins else 0)
         else:
             assert code in (Code.OK, Code.NO_AVAILABLE_HANDLE)
+            if code == Code.NO_AVAILABLE_HANDLE:
+                assert not self.could_take(size), "refused although there is room"
             self.objects.pop(number, None)
             if code == Code.OK:
                 assert token != self.latest.get(number)
@@ -358,6 +368,14 @@ class PoolMachine(RuleBasedStateMachine):
         if entry is None or (entry.complete and not self.alive(entry)):
             return Code.OBJECT_NOT_FOUND
         return Code.OK if entry.complete else Code.REPLICA_IS_NOT_READY
+
+    def could_take(self, size):
+        """Whether one more object of this size has a place, slow start or not."""
+        slots = self.pool._objects.count + self.pool._discards.buffers
+        if slots >= self.pool.settings.max_objects:
+            return False
+        holes = [s.allocator.holes()[1] for s in self.pool._segments.open()]
+        return any((lengths >= size).any() for lengths in holes)
 
     def alive(self, entry):
         return any(s in self.segments for s in entry.segments)
