@@ -106,11 +106,12 @@ def act(
     *,
     session: Callable[[HostEntry], Session],
     cross_rail: bool = False,
+    begun: Callable[[Sequence[str]], None] = lambda names: None,
 ) -> None:
     """Tries what `--active` asks for and adds what came of it to the documents.
 
     A node that cannot be used keeps its document, with the reason why it did not act
-    in `collector.active_error`.
+    in `collector.active_error`. `begun` is told the names of nodes that begin to act.
     """
     able = [at for at, each in enumerate(documents) if _is_whole(each)]
     railed = [at for at in able if any(rail.address for rail in hosts[at].rails)]
@@ -121,6 +122,7 @@ def act(
             at: _End(host=hosts[at], document=documents[at], session=session(hosts[at]))
             for at in members
         }
+        begun([hosts[at].name for at in members])
         _Group(ends=ends, edges=edges, acted=acted, cross_rail=cross_rail).act()
         acted.update(members)
 

@@ -464,7 +464,12 @@ def _collected_there(hosts: Inventory, options: Any) -> list[dict[str, Any]]:
         told = problem or "collected"
         sys.stderr.write(f"preflight: {came}/{total} {host}: {told}\n")
 
-    return collect_fleet(hosts.hosts, options, done=done)
+    def acting(names: Sequence[str]) -> None:
+        first, more = names[0], len(names) - 1
+        others = f" and {more} more" if more else ""
+        sys.stderr.write(f"preflight: trying the rails of {first}{others}\n")
+
+    return collect_fleet(hosts.hosts, options, done=done, acting=acting)
 
 
 def _inventory(path: Path | None, limit: str) -> Inventory | None:

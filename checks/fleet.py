@@ -76,6 +76,7 @@ def collect_fleet(
     *,
     session: Callable[[HostEntry], Session] = SshSession,
     done: Callable[[str, str], None] = lambda host, problem: None,
+    acting: Callable[[Sequence[str]], None] = lambda names: None,
     parallel: int = PARALLEL,
     node_s: float = NODE_S,
     clock: Callable[[], float] = time.time,
@@ -87,6 +88,7 @@ def collect_fleet(
         options: the same for every node.
         session: makes the connection to a host.
         done: told of every node as it comes in, with the problem or "".
+        acting: told, with `active`, which nodes try their rails together now.
         parallel: nodes at a time.
         node_s: seconds for one node, everything included.
         clock: wall time of the controller, to see how far a node's is off.
@@ -113,7 +115,13 @@ def collect_fleet(
             done(hosts[at].name, str(error.get("kind", "")))
     documents = [found[at] for at in range(len(hosts))]
     if options.active:
-        both_ends.act(hosts, documents, session=session, cross_rail=options.cross_rail)
+        both_ends.act(
+            hosts,
+            documents,
+            session=session,
+            cross_rail=options.cross_rail,
+            begun=acting,
+        )
     return documents
 
 

@@ -131,6 +131,23 @@ def test_with_active_a_node_is_collected_and_then_acts_in_a_second_round_trip():
     assert source.startswith(b'"""Acts for `preflight --active` on one node')
 
 
+def test_who_acts_is_told_before_it_acts():
+    told = []
+    sessions = {name: FakeSession(good()) for name in ("node-a", "node-b")}
+    asked = CollectOptions(active=True)
+
+    collect_fleet(
+        [host(name) for name in sessions],
+        asked,
+        session=lambda entry: sessions[entry.name],
+        acting=lambda names: told.append(
+            (*names, *(len(each.asked) for each in sessions.values()))
+        ),
+    )
+
+    assert told == [("node-a", "node-b", 1, 1)]
+
+
 def test_nodes_ask_for_live_routes_to_their_neighbour_in_the_inventory():
     def rails(last):
         return [
