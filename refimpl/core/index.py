@@ -34,9 +34,7 @@ def mixed(keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return words
 
 
-def _differs(
-    rows: NDArray[np.uint64], keys: NDArray[np.uint64]
-) -> NDArray[np.uint32]:
+def _differs(rows: NDArray[np.uint64], keys: NDArray[np.uint64]) -> NDArray[np.uint32]:
     """Not 0 where the key of a row is another one: four flags read as one word."""
     return (rows[:, :KEY_WORDS] != keys).view(np.uint32).reshape(-1)
 
