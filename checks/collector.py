@@ -49,10 +49,16 @@ MAX_PROCESSES = 64
 MAX_WHEELS = 8
 MAX_GPUS = 32
 MAX_PROBES = 64
+MAX_MEMBERS = 64
+MAX_DISKS = 32
+MAX_IRQS = 512
+MAX_VFS = 512
 GID_SLOTS = 16
 NO_TOOL = 127
 IB = "/sys/class/infiniband"
 PCI = "/sys/bus/pci/devices"
+DRIVERS = "/sys/bus/pci/drivers"
+NVME = "/sys/class/nvme"
 BDF = re.compile(r"^[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$")
 ZERO_GID = re.compile(r"^[0:]*$")
 
@@ -101,8 +107,11 @@ PATTERNS = (
     "/etc/sysctl.d/*.conf",
     "/etc/iproute2/rt_tables.d/*.conf",
     "/etc/systemd/system/disable-pcie-acs.service",
+    "/sys/class/nvme/*/transport",
 )
 DIRECTORIES = (
+    "/sys/bus/pci/drivers",
+    "/sys/class/nvme",
     "/sys/class/infiniband",
     "/sys/class/infiniband_verbs",
     "/sys/class/net",
@@ -120,7 +129,7 @@ DIRECTORIES = (
 )
 NETDEV = (
     "operstate carrier carrier_changes mtu speed address phys_port_name tx_queue_len"
-    " qos/trust"
+    " phys_switch_id qos/trust"
 ).split()
 DEVICE = (
     "numa_node vendor device sriov_numvfs sriov_totalvfs current_link_speed"
@@ -147,6 +156,10 @@ COMMANDS = (
     "timedatectl show",
     "ss -Hltn",
     "systemctl --failed --plain --no-legend",
+    "systemctl is-active irqbalance.service",
+    "systemctl show --property=LoadState --property=UnitFileState"
+    " --property=Result --property=ExecMainStartTimestampMonotonic"
+    " disable-pcie-acs.service",
     "nvidia-smi topo -m",
     "lldpctl -f json0",
     "uname -r",
@@ -304,6 +317,11 @@ class Collector(object):
                 self.cmds[line] = entry
         return entry
 
+    def tell(self, line: str, entry: Entry) -> None:
+        """Keeps what was read without a command, by a line that says what it is."""
+        with self.lock:
+            self.cmds[line] = entry
+
     def output(self, *argv: str, **options: Any) -> str:
         return str(self.run(*argv, **options).get("stdout", ""))
 
@@ -388,6 +406,19 @@ def _end(process: Any, ended: bool) -> int:
     process.stdout.close()
     process.stderr.close()
     return -9 if process.returncode is None else int(process.returncode)
+
+
+def _told(rc: int, stdout: str, stderr: str = "", began: float = 0.0) -> Entry:
+    """What something else than a command told, as commands are kept."""
+    ms = int((time.monotonic() - began) * 1000) if began else 0
+    return {
+        "rc": rc,
+        "stdout": stdout,
+        "stderr": stderr,
+        "ms": ms,
+        "timeout": False,
+        "bytes": len(stdout.encode("utf-8", "replace")),
+    }
 
 
 def _late(reason: str, began: float) -> Entry:
@@ -684,6 +715,47 @@ def read_pci(collector: Collector, devices: List[str]) -> List[str]:
     return every
 
 
+def read_groups(collector: Collector, nics: List[str]) -> None:
+    """What else is in the IOMMU groups of NICs, and what VFIO has taken."""
+    for name in collector.names(DRIVERS, keep=False):
+        if "vfio" in name:
+            collector.names(DRIVERS + "/" + name)
+    for bdf in nics:
+        for other in collector.names(PCI + "/%s/iommu_group/devices" % bdf)[
+            :MAX_MEMBERS
+        ]:
+            base = PCI + "/" + other
+            collector.read(base + "/class")
+            if os.path.lexists(collector.real(base + "/physfn")):
+                collector.link(base + "/physfn")
+
+
+def read_interrupts(collector: Collector, nics: List[str]) -> None:
+    """Where interrupts of a NIC may run, in one text: `irqs BDF`, N lines `IRQ CPUS`.
+
+    A file for each of some hundred interrupts would be as much as all other facts.
+    """
+    for bdf in nics:
+        numbers = collector.names(PCI + "/%s/msi_irqs" % bdf, keep=False)
+        lines = ["# %d interrupts\n" % len(numbers)]
+        for number in sorted(numbers, key=_natural)[:MAX_IRQS]:
+            path = "/proc/irq/%s/smp_affinity_list" % number
+            cpus = str(collector.look(path).get("text", "")).strip()
+            lines.append("%s %s\n" % (number, cpus or "?"))
+        collector.tell("irqs " + bdf, _told(0, "".join(lines)))
+
+
+def disk_jobs(collector: Collector) -> List[List[str]]:
+    """The health of every NVMe disk of this node; those over a network are others'."""
+    jobs = []
+    for name in collector.names(NVME, keep=False)[:MAX_DISKS]:
+        path = "%s/%s/transport" % (NVME, name)
+        kind = str(collector.look(path).get("text", "pcie")).strip()
+        if re.match(r"^nvme\d+$", name) and kind == "pcie":
+            jobs.append(["nvme", "smart-log", "/dev/" + name, "-o", "json"])
+    return jobs
+
+
 def rule_tables(text: str) -> List[str]:
     """Tables that rules name, besides the reserved ones."""
     try:
@@ -917,8 +989,12 @@ def gather(collector: Collector, options: Any) -> None:
         read_files(collector)
         read_wheels(collector, services)
         read_netdevs(collector)
-        inside = read_pci(collector, sorted(set(ports.bdfs.values())) + gpus(collector))
+        nics = sorted(set(ports.bdfs.values()))
+        inside = read_pci(collector, nics + gpus(collector))
+        read_groups(collector, nics)
+        read_interrupts(collector, nics)
         jobs = node_jobs(collector, ports, options) + (ovs_jobs() if ovs else [])
+        jobs.extend(disk_jobs(collector))
         jobs.extend(["lspci", "-Dvvv", "-s", bdf] for bdf in inside)
         rest = [pool.submit(collector.run, *argv) for argv in jobs]  # type: List[Any]
         rest.append(pool.submit(reach, collector, services, options.connect))

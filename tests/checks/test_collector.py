@@ -133,6 +133,47 @@ def test_empty_gid_slots_beyond_the_first_are_left_out_unless_pinned(tmp_path, q
     assert "41" in files[gids]["entries"]
 
 
+def test_the_group_of_a_nic_and_what_vfio_has_are_read(tmp_path, quick):
+    device(tmp_path)
+    other = "0000:1b:00.0"
+    put(tmp_path, f"/sys/bus/pci/devices/{BDF}/iommu_group/devices/{BDF}", "")
+    put(tmp_path, f"/sys/bus/pci/devices/{BDF}/iommu_group/devices/{other}", "")
+    put(tmp_path, f"/sys/bus/pci/devices/{other}/class", "0x010802\n")
+    put(tmp_path, f"/sys/bus/pci/drivers/vfio-pci/{other}", "")
+    put(tmp_path, "/sys/bus/pci/drivers/nvme/bind", "")
+
+    files = run(tmp_path)["files"]
+
+    group = f"/sys/bus/pci/devices/{BDF}/iommu_group/devices"
+    assert files[group] == {"entries": [BDF, other]}
+    assert files["/sys/bus/pci/drivers"] == {"entries": ["nvme", "vfio-pci"]}
+    assert files["/sys/bus/pci/drivers/vfio-pci"] == {"entries": [other]}
+    assert "/sys/bus/pci/drivers/nvme" not in files
+    assert files[f"/sys/bus/pci/devices/{other}/class"]["text"] == "0x010802\n"
+
+
+def test_interrupts_of_a_nic_are_one_text_with_their_number(tmp_path, quick):
+    device(tmp_path)
+    for number, cpus in ((121, "0-47\n"), (99, "3\n")):
+        put(tmp_path, f"/sys/bus/pci/devices/{BDF}/msi_irqs/{number}", "msix\n")
+        put(tmp_path, f"/proc/irq/{number}/smp_affinity_list", cpus)
+
+    told = run(tmp_path)["cmds"][f"irqs {BDF}"]
+
+    assert told["stdout"] == "# 2 interrupts\n99 3\n121 0-47\n"
+    assert told["bytes"] == len(told["stdout"])
+
+
+def test_only_disks_of_this_node_are_asked_for_their_health(tmp_path):
+    for name, kind in (("nvme0", "pcie\n"), ("nvme1", "rdma\n")):
+        put(tmp_path, f"/sys/class/nvme/{name}/transport", kind)
+    reader = collector.Collector(str(tmp_path), collector.Deadline(20), False)
+
+    jobs = collector.disk_jobs(reader)
+
+    assert jobs == [["nvme", "smart-log", "/dev/nvme0", "-o", "json"]]
+
+
 def test_the_wheels_of_services_and_of_the_system_are_read(tmp_path):
     info = "mooncake_transfer_engine-0.3.13.post1.dist-info/METADATA"
     inside = f"/srv/kv cache/lib/python3.11/site-packages/{info}"

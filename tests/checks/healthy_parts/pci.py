@@ -6,6 +6,7 @@ Single faults of `rules/iommu.py` and `rules/pcie.py`.
 import json
 
 PCI = "/sys/bus/pci/devices"
+DRIVERS = "/sys/bus/pci/drivers"
 GRUB = (
     'GRUB_DEFAULT=0\nGRUB_CMDLINE_LINUX_DEFAULT="quiet"\n'
     'GRUB_CMDLINE_LINUX="intel_iommu=on iommu=pt"\n'
@@ -92,6 +93,7 @@ def files(plan):
     found = {
         "/etc/default/grub": GRUB,
         "/etc/kernel/cmdline": {"errno": "ENOENT"},
+        DRIVERS: ("ahci", "mlx5_core", "nvidia", "nvme", "pcieport"),
     }
     for rail in plan.rails:
         base = f"{PCI}/{rail.gpu_bdf}"
@@ -106,6 +108,8 @@ def files(plan):
             f"{base}/max_link_width": "16\n",
         }
         names = {"fatal": "FATAL", "nonfatal": "NONFATAL", "correctable": "COR"}
+        found[f"{PCI}/{rail.bdf}/iommu_group/devices"] = (rail.bdf,)
+        found[f"{PCI}/{rail.bdf}/class"] = "0x020000\n"
         for leaf, name in names.items():
             found[f"{PCI}/{rail.bdf}/aer_dev_{leaf}"] = errors(name)
     return found
@@ -183,6 +187,15 @@ def _virtual(documents, plans):
             )
 
 
+def _passed_through(document, plan):
+    """A disk of a virtual machine is in the group of a NIC."""
+    files, bdf = document["files"], plan.rails[6].bdf
+    files[f"{PCI}/{bdf}/iommu_group/devices"]["entries"].append("0000:8e:00.0")
+    files[f"{PCI}/0000:8e:00.0/class"] = {"text": "0x010802\n"}
+    files[DRIVERS]["entries"].append("vfio-pci")
+    files[f"{DRIVERS}/vfio-pci"] = {"entries": ["0000:8e:00.0", "bind", "new_id"]}
+
+
 def _far(document, plan):
     document["cmds"]["nvidia-smi topo -m"]["stdout"] = topology(plan, {6: "SYS"})
 
@@ -246,6 +259,12 @@ MUTANTS = [
             "DMAR: [DMA Read NO_PASID] Request device [{bdf}] fault addr 0xff835000"
             " [fault reason 0x06] PTE Read access is not set"
         ),
+    },
+    {
+        "check": "iommu-groups-shared",
+        "status": "WARN",
+        "subject": _label(6),
+        "change": _passed_through,
     },
     {
         "check": "pcie-link-nic",
