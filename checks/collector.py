@@ -75,6 +75,7 @@ FILES = (
     " /proc/sys/net/ipv4/fib_multipath_hash_policy /proc/sys/net/ipv4/ip_forward"
     " /proc/sys/net/core/rmem_max /proc/sys/net/core/wmem_max"
     " /proc/sys/net/core/somaxconn /proc/sys/net/bridge/bridge-nf-call-iptables"
+    " /proc/sys/net/bridge/bridge-nf-call-ip6tables"
     " /proc/sys/net/netfilter/nf_conntrack_count"
     " /proc/sys/net/netfilter/nf_conntrack_max"
     " /sys/kernel/mm/transparent_hugepage/enabled"
@@ -680,6 +681,8 @@ def read_netdevs(collector: Collector) -> None:
         for leaf in ("device", "master"):
             if os.path.lexists(collector.real(base + "/" + leaf)):
                 collector.link(base + "/" + leaf)
+        if os.path.lexists(collector.real(base + "/device/physfn")):
+            collector.link(base + "/device/physfn")
         for path in collector.matching(base + "/ecn/*/*/*") + collector.matching(
             base + "/ecn/*/cnp_*"
         ):

@@ -1,4 +1,4 @@
-"""VFIO and IOMMU groups: what is passed through as one, and what somebody passes.
+"""VFIO, IOMMU groups and virtual functions: what is one device to the PCI bus.
 
 A group is the least that VFIO takes: all its devices, bridges aside, have to leave the
 drivers of the host together. `/sys/bus/pci/drivers` lists every PCI driver, and the
@@ -65,3 +65,19 @@ def physical(facts: Facts, bdf: str) -> str:
             return bdf
         raise
     return pci_address(target.rsplit("/", 1)[-1])
+
+
+def physical_of_netdev(facts: Facts, netdev: str, *, is_hardware: bool) -> str:
+    """The physical function of which a network device is a VF; "" where it is none.
+
+    Unread for hardware of which sysfs was not read.
+    """
+    base = f"/sys/class/net/{netdev}/device"
+    try:
+        return pci_address(facts.link(f"{base}/physfn").rsplit("/", 1)[-1])
+    except Unread as error:
+        if error.kind not in {"missing", "absent"}:
+            raise
+    if is_hardware:
+        facts.link(base)
+    return ""
