@@ -8,10 +8,12 @@ RAIL = 3
 
 
 def _beside(plan):
-    """Both neighbours in the ring."""
+    """Both neighbours in the ring; the first two that a node of a great fleet knows."""
     peers = {peer.index: peer for peer in plan.peers}
-    count = len(peers) + 1
-    return [peers[(plan.index + step) % count] for step in (1, -1)]
+    ring = [(plan.index + step) % (len(peers) + 1) for step in (1, -1)]
+    if peers.keys() >= set(ring):
+        return [peers[index] for index in ring]
+    return list(plan.peers[:2])
 
 
 def _line(source, target, port):

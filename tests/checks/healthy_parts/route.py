@@ -305,7 +305,7 @@ def _peer_elsewhere(rows, rail):
 def _peer_by_next_rail(rows, rail):
     """Without a source one peer of the rail is reached over the next rail."""
     octet = rail.ip.rpartition(".")[2]
-    row = {"dst": f"{rail.network[:-4]}9", "dev": "ens5f0np0", "scope": "link"}
+    row = {"dst": f"{rail.network[:-4]}1", "dev": "ens5f0np0", "scope": "link"}
     return [*rows, {**row, "prefsrc": f"198.18.4.{octet}", "flags": []}]
 
 
