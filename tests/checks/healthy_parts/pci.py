@@ -76,8 +76,21 @@ def _relation(one, other, near):
     return "NODE" if one.numa == other.numa else "SYS"
 
 
+SHOW = (
+    "systemctl show --property=LoadState --property=UnitFileState --property=Result"
+    " --property=ExecMainStartTimestampMonotonic disable-pcie-acs.service"
+)
+
+
+def unit(began_us=21500000, **changed):
+    """What switches ACS off at every boot."""
+    told = {"LoadState": "loaded", "UnitFileState": "enabled", "Result": "success"}
+    told |= {"ExecMainStartTimestampMonotonic": began_us, **changed}
+    return "".join(f"{name}={value}\n" for name, value in told.items())
+
+
 def cmds(plan):
-    found = {"nvidia-smi topo -m": topology(plan)}
+    found = {"nvidia-smi topo -m": topology(plan), SHOW: unit()}
     for rail in plan.rails:
         found[f"lspci -Dvvv -s {rail.bridge_bdf}"] = bridge(rail.bridge_bdf)
         found[f"lspci -Dvvv -s {rail.bdf}"] = nic(rail.bdf)
@@ -187,6 +200,13 @@ def _virtual(documents, plans):
             )
 
 
+def _acs_unit(text):
+    def change(document, plan):
+        document["cmds"][SHOW]["stdout"] = text
+
+    return change
+
+
 def _passed_through(document, plan):
     """A disk of a virtual machine is in the group of a NIC."""
     files, bdf = document["files"], plan.rails[6].bdf
@@ -259,6 +279,23 @@ MUTANTS = [
             "DMAR: [DMA Read NO_PASID] Request device [{bdf}] fault addr 0xff835000"
             " [fault reason 0x06] PTE Read access is not set"
         ),
+    },
+    {
+        "check": "iommu-acs-not-persistent",
+        "status": "WARN",
+        "change": _acs_unit(unit(0)),
+    },
+    {
+        "check": "iommu-acs-not-persistent",
+        "status": "WARN",
+        "change": _acs_unit(unit(UnitFileState="disabled")),
+        "note": "disabled",
+    },
+    {
+        "check": "iommu-acs-not-persistent",
+        "status": "WARN",
+        "change": _kernel("pcieport {bdf}: pciehp: Slot(12): Card present"),
+        "note": "hotplug",
     },
     {
         "check": "iommu-groups-shared",
