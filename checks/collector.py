@@ -21,6 +21,7 @@ import errno
 import glob
 import gzip
 import hashlib
+import http.client
 import json
 import os
 import re
@@ -888,6 +889,26 @@ def read_kernel_log(collector: Collector) -> None:
         collector.run("journalctl", "-k", "-b", "-o", "json", "-n", "5000")
 
 
+def get(collector: Collector, host: str, port: int, path: str) -> None:
+    """Asks a program of this node over HTTP: `GET http://HOST:PORT/PATH`."""
+    began = time.monotonic()
+    link = http.client.HTTPConnection(
+        host, port, timeout=min(1.5, collector.deadline.left() + 0.01)
+    )
+    try:
+        link.request("GET", path)
+        answer = link.getresponse()
+        text = answer.read(MAX_FILE).decode("utf-8", "replace")
+        good = answer.status == 200
+        entry = _told(0 if good else 1, text, "" if good else str(answer.status), began)
+    except (OSError, http.client.HTTPException) as error:
+        name = errno.errorcode.get(getattr(error, "errno", None) or 0, "")
+        entry = _told(1, "", name or type(error).__name__, began)
+    finally:
+        link.close()
+    collector.tell("GET http://%s:%d%s" % (host, port, path), entry)
+
+
 def read_kubernetes(collector: Collector, pool: Any) -> None:
     """Objects of this node, where somebody left us a configuration to ask with."""
     places = (
@@ -1008,6 +1029,7 @@ def gather(collector: Collector, options: Any) -> None:
         if ovs:
             read_bridges(collector, pool)
         if options.kubernetes:
+            get(collector, "127.0.0.1", 10249, "/proxyMode")
             read_kubernetes(collector, pool)
         if ovs or ports.selected:
             rest_s = max(0.0, sampled + SAMPLE_GAP_S - time.monotonic())

@@ -6,11 +6,13 @@ import ast
 import hashlib
 import json
 import os
+import socket
 import stat
 import subprocess
 import sys
 import threading
 import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -172,6 +174,51 @@ def test_only_disks_of_this_node_are_asked_for_their_health(tmp_path):
     jobs = collector.disk_jobs(reader)
 
     assert jobs == [["nvme", "smart-log", "/dev/nvme0", "-o", "json"]]
+
+
+@pytest.fixture
+def proxy():
+    """A kube-proxy that tells its mode, on a free port of loopback."""
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200 if self.path == "/proxyMode" else 404)
+            self.end_headers()
+            self.wfile.write(b"ipvs")
+
+        def log_message(self, *words):
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Answer)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield server.server_port
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_program_of_the_node_is_asked_over_http(tmp_path, proxy):
+    reader = collector.Collector(str(tmp_path), collector.Deadline(20), True)
+    for path in ("/proxyMode", "/healthz"):
+        collector.get(reader, "127.0.0.1", proxy, path)
+
+    told = {line.rsplit("/")[-1]: entry for line, entry in reader.cmds.items()}
+
+    assert f"GET http://127.0.0.1:{proxy}/proxyMode" in reader.cmds
+    assert (told["proxyMode"]["rc"], told["proxyMode"]["stdout"]) == (0, "ipvs")
+    assert (told["healthz"]["rc"], told["healthz"]["stderr"]) == (1, "404")
+
+
+def test_that_nobody_listens_is_a_fact(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    reader = collector.Collector(str(tmp_path), collector.Deadline(20), True)
+
+    collector.get(reader, "127.0.0.1", port, "/proxyMode")
+
+    (entry,) = reader.cmds.values()
+    assert (entry["rc"], entry["stderr"]) == (1, "ECONNREFUSED")
 
 
 def test_the_wheels_of_services_and_of_the_system_are_read(tmp_path):

@@ -7,6 +7,7 @@ CNI = "/etc/cni/net.d"
 KUBELET = "/var/lib/kubelet/config.yaml"
 OPERATOR = "kubectl get nicclusterpolicies -o json"
 POLICIES = "kubectl get networkpolicies -A -o json"
+PROXY = "GET http://127.0.0.1:10249/proxyMode"
 CONFIG = "kind: KubeletConfiguration\ntopologyManagerPolicy: {}\n"
 
 
@@ -185,6 +186,7 @@ def cmds(plan):
         _store_pod(plan),
         _system_pod(plan, "cilium-x7k2p"),
         _system_pod(plan, "rdma-shared-dp-ds-9hq4c"),
+        _system_pod(plan, "kube-proxy-b6xmw"),
     ]
     return {
         f"kubectl get node {plan.hostname} -o json": json.dumps(_node(plan)),
@@ -192,6 +194,7 @@ def cmds(plan):
         nads: _list(_nads(plan)),
         "kubectl get sriovnetworknodestates -A -o json": _list([_sriov(plan)]),
         OPERATOR: _list([_operator()]),
+        PROXY: "ipvs",
         POLICIES: _list([_policy()]),
         "kubectl exec -n kv mooncake-store -- show_gids": _show_gids(plan),
     }
@@ -342,6 +345,10 @@ def _not_first(document, plan):
     document["files"][CNI] = {"entries": names}
 
 
+def _other_mode(document, plan):
+    document["cmds"][PROXY]["stdout"] = "iptables"
+
+
 def _table_full(document, plan):
     entry = document["cmds"]["dmesg -J"]
     loaded = json.loads(entry["stdout"])
@@ -404,6 +411,17 @@ MUTANTS = [
         "check": "k8s-deviceplugin-pods",
         "subject": "kube-system/rdma-shared-dp-ds-9hq4c",
         "change": _of_pod("rdma-shared", _crashing),
+    },
+    {
+        "check": "k8s-kube-proxy",
+        "status": "WARN",
+        "change": _of_pod("kube-proxy", _crashing),
+    },
+    {
+        "check": "k8s-kube-proxy",
+        "status": "WARN",
+        "change": _other_mode,
+        "note": "mode",
     },
     {
         "check": "k8s-sidecar",
