@@ -29,6 +29,7 @@ import selectors
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -54,6 +55,7 @@ MAX_MEMBERS = 64
 MAX_DISKS = 32
 MAX_IRQS = 512
 MAX_VFS = 512
+MAX_NAMES = 6
 GID_SLOTS = 16
 NO_TOOL = 127
 IB = "/sys/class/infiniband"
@@ -61,6 +63,12 @@ PCI = "/sys/bus/pci/devices"
 DRIVERS = "/sys/bus/pci/drivers"
 NVME = "/sys/class/nvme"
 BDF = re.compile(r"^[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$")
+KUBELET = "/var/lib/kubelet/config.yaml"
+CLUSTER_DNS = re.compile(r"(?m)^clusterDNS:\s*(?:\[|-)?\s*[\"']?([0-9A-Fa-f.:]+)")
+CLUSTER_DOMAIN = re.compile(r"(?m)^clusterDomain:\s*[\"']?([\w.-]+)")
+MASTERS = ("MOONCAKE_MASTER", "MOONCAKE_MASTER_SERVER", "MC_MASTER")
+DNS_S = 3.0
+RCODES = {1: "FORMERR", 2: "SERVFAIL", 3: "NXDOMAIN", 4: "NOTIMP", 5: "REFUSED"}
 ZERO_GID = re.compile(r"^[0:]*$")
 
 FILES = (
@@ -909,6 +917,80 @@ def get(collector: Collector, host: str, port: int, path: str) -> None:
     collector.tell("GET http://%s:%d%s" % (host, port, path), entry)
 
 
+def ask_cluster_dns(
+    collector: Collector, services: List[Dict[str, str]], pool: Any
+) -> None:
+    """Asks the name server of the cluster, as pods do: `dns SERVER NAME`."""
+    text = str(collector.look(KUBELET).get("text", ""))
+    server = CLUSTER_DNS.search(text)
+    if server is None:
+        return
+    domain = CLUSTER_DOMAIN.search(text)
+    end = ".svc." + (domain.group(1).strip(".") if domain else "cluster.local")
+    names = {"kubernetes.default" + end}
+    for told in [s.get(name, "") for s in services for name in MASTERS]:
+        host = told.rpartition("://")[2].partition("/")[0].partition(":")[0]
+        stem, inside, rest = host.strip(".").partition(".svc")
+        if inside and rest in ("", end[4:]):
+            names.add(stem + end)
+
+    def ask(name: str) -> None:
+        entry = resolve(server.group(1), name, min(DNS_S, collector.deadline.left()))
+        collector.tell("dns %s %s" % (server.group(1), name), entry)
+
+    list(pool.map(ask, sorted(names)[:MAX_NAMES]))
+
+
+def resolve(server: str, name: str, wait_s: float, port: int = 53) -> Entry:
+    """One question to a name server over UDP, answered or not; never raises."""
+    began = time.monotonic()
+    kind = 28 if ":" in server else 1
+    ident = os.urandom(2)
+    words = [word.encode("ascii", "replace")[:63] for word in name.split(".")]
+    asked = b"".join(struct.pack("B", len(word)) + word for word in words) + b"\0"
+    query = ident + b"\1\0\0\1" + b"\0" * 6 + asked + struct.pack(">HH", kind, 1)
+    family = socket.AF_INET6 if kind == 28 else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as link:
+            link.settimeout(max(0.01, wait_s))
+            link.connect((server, port))
+            link.send(query)
+            answer = link.recv(4096)
+        if answer[:2] != ident:
+            return _told(2, "", "another answer", began)
+        refusal, found = _answers(answer, len(query), kind)
+    except socket.timeout:
+        return _told(1, "", "no answer", began)
+    except OSError as error:
+        name = errno.errorcode.get(error.errno or 0, "EIO")
+        return _told(1, "", name, began)
+    except (struct.error, IndexError, ValueError):
+        return _told(2, "", "an answer that cannot be read", began)
+    return _told(1 if refusal else 0, "".join(a + "\n" for a in found), refusal, began)
+
+
+def _answers(answer: bytes, at: int, kind: int) -> Tuple[str, List[str]]:
+    """Why there is no address, and the addresses, of an answer of a name server."""
+    flags, _, count = struct.unpack(">HHH", answer[2:8])
+    found = []
+    for _ in range(count):
+        while answer[at]:
+            if answer[at] >= 0xC0:  # the rest of the name is elsewhere
+                at += 1
+                break
+            at += 1 + answer[at]
+        at += 1
+        of, _, _, size = struct.unpack(">HHIH", answer[at : at + 10])
+        at += 10
+        if of == kind:
+            family = socket.AF_INET6 if kind == 28 else socket.AF_INET
+            found.append(socket.inet_ntop(family, answer[at : at + size]))
+        at += size
+    code = flags & 15
+    refusal = RCODES.get(code, "response code %d" % code) if code else ""
+    return refusal or ("" if found else "no address"), found
+
+
 def read_kubernetes(collector: Collector, pool: Any) -> None:
     """Objects of this node, where somebody left us a configuration to ask with."""
     places = (
@@ -946,9 +1028,8 @@ def reach(
     collector: Collector, services: List[Dict[str, str]], asked: List[str]
 ) -> None:
     """Tries a TCP connection to every master that is named: `connect HOST:PORT`."""
-    names = ("MOONCAKE_MASTER", "MOONCAKE_MASTER_SERVER", "MC_MASTER")
     targets = set(asked)
-    targets.update(s[n] for s in services for n in names if s.get(n))
+    targets.update(s[n] for s in services for n in MASTERS if s.get(n))
     for target in sorted(targets)[:8]:
         host, _, port = target.rpartition("://")[2].partition("/")[0].rpartition(":")
         if not (host and port.isdigit()):
@@ -1030,6 +1111,7 @@ def gather(collector: Collector, options: Any) -> None:
             read_bridges(collector, pool)
         if options.kubernetes:
             get(collector, "127.0.0.1", 10249, "/proxyMode")
+            ask_cluster_dns(collector, services, pool)
             read_kubernetes(collector, pool)
         if ovs or ports.selected:
             rest_s = max(0.0, sampled + SAMPLE_GAP_S - time.monotonic())

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -219,6 +220,112 @@ def test_that_nobody_listens_is_a_fact(tmp_path):
 
     (entry,) = reader.cmds.values()
     assert (entry["rc"], entry["stderr"]) == (1, "ECONNREFUSED")
+
+
+@pytest.fixture
+def name_server():
+    """Answers one question on loopback; `answer` makes bytes of the query."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as link:
+        link.bind(("127.0.0.1", 0))
+        link.settimeout(5)
+
+        def once(answer):
+            def serve():
+                query, sender = link.recvfrom(512)
+                link.sendto(answer(query), sender)
+
+            thread = threading.Thread(target=serve)
+            thread.start()
+            entry = collector.resolve(
+                "127.0.0.1", "master.kv.svc.cluster.local", 5, link.getsockname()[1]
+            )
+            thread.join()
+            return entry
+
+        yield once
+
+
+def reply(query, *records, code=0):
+    flags = (0x8180 | code).to_bytes(2, "big")
+    count = len(records).to_bytes(2, "big")
+    head = query[:2] + flags + b"\0\1" + count + b"\0\0\0\0"
+    return head + query[12:] + b"".join(records)
+
+
+def record(data, kind=1, name=b"\xc0\x0c"):
+    kind_and_class = kind.to_bytes(2, "big") + b"\0\1"
+    return name + kind_and_class + b"\0\0\0\x1e" + len(data).to_bytes(2, "big") + data
+
+
+def test_a_name_server_is_asked_and_its_addresses_are_kept(name_server):
+    alias = record(b"\3kv1\xc0\x0c", kind=5)
+    named = record(bytes([10, 96, 0, 9]), name=b"\3kv1\7cluster\0")
+
+    entry = name_server(lambda q: reply(q, alias, record(bytes([10, 96, 0, 1])), named))
+
+    assert (entry["rc"], entry["stdout"]) == (0, "10.96.0.1\n10.96.0.9\n")
+    assert entry["bytes"] == len(entry["stdout"])
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (lambda q: reply(q, code=3), "NXDOMAIN"),
+        (lambda q: reply(q, code=11), "response code 11"),
+        (reply, "no address"),
+        (lambda q: reply(q, record(b"\x0a"))[:-1], "an answer that cannot be read"),
+        (lambda q: reply(q, record(b"abcd"))[:-6], "an answer that cannot be read"),
+        (lambda q: q[:7], "an answer that cannot be read"),
+        (lambda q: b"\0\0" + reply(q)[2:-1] + b"x" * 8, "another answer"),
+    ],
+)
+def test_an_answer_without_an_address_says_why(name_server, monkeypatch, answer, told):
+    monkeypatch.setattr(os, "urandom", lambda count: b"\x12\x34"[:count])
+
+    entry = name_server(answer)
+
+    assert (entry["stdout"], entry["stderr"]) == ("", told)
+    assert entry["rc"] == (2 if "answer" in told else 1)
+
+
+def test_a_name_server_that_is_silent_or_gone_is_a_fact():
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
+        silent.bind(("127.0.0.1", 0))
+        port = silent.getsockname()[1]
+        late = collector.resolve("127.0.0.1", "a.svc", 0.05, port)
+    gone = collector.resolve("127.0.0.1", "a.svc", 1.0, port)
+
+    assert (late["rc"], late["stderr"]) == (1, "no answer")
+    assert (gone["rc"], gone["stderr"]) == (1, "ECONNREFUSED")
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        'clusterDNS:\n- 10.96.0.10\nclusterDomain: "kv.example"\n',
+        "clusterDNS: [10.96.0.10]\nclusterDomain: kv.example\n",
+        "clusterDomain: kv.example\nclusterDNS:\n  - '10.96.0.10'\n",
+    ],
+)
+def test_the_names_that_services_use_are_asked_of_the_clusters_server(
+    tmp_path, monkeypatch, written
+):
+    put(tmp_path, "/var/lib/kubelet/config.yaml", written)
+    monkeypatch.setattr(collector, "resolve", lambda *asked: {"stderr": asked[:2]})
+    reader = collector.Collector(str(tmp_path), collector.Deadline(20), True)
+    services = [
+        {"MOONCAKE_MASTER": "master.kv.svc:50051"},
+        {"MC_MASTER": "http://other.kv.svc.kv.example:50051/"},
+        {"MC_MASTER": "192.0.2.200:50051"},
+    ]
+
+    with ThreadPoolExecutor(2) as pool:
+        collector.ask_cluster_dns(reader, services, pool)
+
+    assert sorted(reader.cmds) == [
+        f"dns 10.96.0.10 {name}.svc.kv.example"
+        for name in ("kubernetes.default", "master.kv", "other.kv")
+    ]
 
 
 def test_the_wheels_of_services_and_of_the_system_are_read(tmp_path):
