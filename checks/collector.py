@@ -698,6 +698,28 @@ def read_netdevs(collector: Collector) -> None:
             collector.read(path)
 
 
+def read_functions(collector: Collector) -> None:
+    """Virtual functions of NICs: their drivers, and whether their devices are here.
+
+    Representors have the NIC as their device, too: each NIC is read once.
+    """
+    seen = set()  # type: Set[str]
+    left = MAX_VFS
+    for path in collector.matching("/sys/class/net/*/device/virtfn0"):
+        place = os.path.realpath(collector.real(path.rsplit("/", 1)[0]))
+        bdf = os.path.basename(place)
+        if bdf in seen or not BDF.match(bdf):
+            continue
+        seen.add(bdf)
+        collector.read(PCI + "/%s/sriov_numvfs" % bdf)
+        for each in collector.matching(PCI + "/%s/virtfn*" % bdf)[:left]:
+            left -= 1
+            other = collector.link(each).rsplit("/", 1)[-1]
+            if BDF.match(other):
+                collector.link(PCI + "/%s/driver" % other)
+                collector.names(PCI + "/%s/net" % other)
+
+
 def gpus(collector: Collector) -> List[str]:
     """PCI addresses of NVIDIA and AMD display or 3D controllers."""
     found = []
@@ -1094,6 +1116,7 @@ def gather(collector: Collector, options: Any) -> None:
         read_files(collector)
         read_wheels(collector, services)
         read_netdevs(collector)
+        read_functions(collector)
         nics = sorted(set(ports.bdfs.values()))
         inside = read_pci(collector, nics + gpus(collector))
         read_groups(collector, nics)

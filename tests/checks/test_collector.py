@@ -155,6 +155,28 @@ def test_the_group_of_a_nic_and_what_vfio_has_are_read(tmp_path, quick):
     assert files[f"/sys/bus/pci/devices/{other}/class"]["text"] == "0x010802\n"
 
 
+def test_virtual_functions_are_read_once_whoever_has_them(tmp_path, quick):
+    pci = tmp_path / "sys/bus/pci/devices"
+    for bdf in (BDF, "0000:1a:00.2"):
+        (pci / bdf).mkdir(parents=True)
+    (pci / BDF / "virtfn0").symlink_to("../0000:1a:00.2")
+    (pci / BDF / "sriov_numvfs").write_text("1\n")
+    (pci / "0000:1a:00.2/driver").symlink_to("../../drivers/vfio-pci")
+    for name in ("eth0", "pf0vf0"):
+        put(tmp_path, f"/sys/class/net/{name}/mtu", "9000\n")
+        place = tmp_path / f"sys/class/net/{name}/device"
+        place.symlink_to(f"../../../bus/pci/devices/{BDF}")
+
+    files = run(tmp_path)["files"]
+
+    base = "/sys/bus/pci/devices"
+    assert files[f"{base}/{BDF}/virtfn0"] == {"link": "../0000:1a:00.2"}
+    assert files[f"{base}/{BDF}/sriov_numvfs"]["text"] == "1\n"
+    assert files[f"{base}/0000:1a:00.2/driver"]["link"].endswith("vfio-pci")
+    assert files[f"{base}/0000:1a:00.2/net"] == {"errno": "ENOENT"}
+    assert sum("virtfn" in path for path in files) == 1
+
+
 def test_interrupts_of_a_nic_are_one_text_with_their_number(tmp_path, quick):
     device(tmp_path)
     for number, cpus in ((121, "0-47\n"), (99, "3\n")):

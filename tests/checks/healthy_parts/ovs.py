@@ -283,8 +283,34 @@ def cmds(plan):
     }
 
 
+PF, VF = "/sys/bus/pci/devices/0000:c1:00.0", "/sys/bus/pci/devices/0000:c1:00.{}"
+NET = "/sys/class/net"
+
+
+def port(netdev, name):
+    """A port of the switch inside the NIC of the uplinks."""
+    return {
+        f"{NET}/{netdev}/device": {"link": "../../../0000:c1:00.0"},
+        f"{NET}/{netdev}/phys_switch_id": "a088c20003bf6b0c\n",
+        f"{NET}/{netdev}/phys_port_name": f"{name}\n",
+    }
+
+
+def function(number):
+    """A VF that a pod has: its network device is not here."""
+    return {
+        f"{PF}/virtfn{number}": {"link": f"../0000:c1:00.{number + 2}"},
+        f"{VF.format(number + 2)}/driver": {"link": "../../bus/pci/drivers/mlx5_core"},
+        f"{VF.format(number + 2)}/net": (),
+    }
+
+
 def files(plan):
     return {
+        f"{PF}/sriov_numvfs": "1\n",
+        **port(LEGS[0], "p0"),
+        **port("pf0vf0", "pf0vf0"),
+        **function(0),
         "/run/openvswitch": ("db.sock", "ovs-vswitchd.3001.ctl", "ovs-vswitchd.pid"),
         "/run/openvswitch/ovs-vswitchd.pid": "3001\n",
         LOG: log(),
@@ -402,6 +428,14 @@ def _without_module(document, plan):
     text = files["/proc/modules"]["text"]
     kept = [line for line in text.splitlines(True) if "openvswitch" not in line]
     files["/proc/modules"] = {"text": "".join(kept)}
+
+
+def _one_more_function(document, plan):
+    """A pod has a second VF, and its representor was not put into a bridge."""
+    more = {f"{PF}/sriov_numvfs": "2\n", **port("pf0vf1", "pf0vf1"), **function(1)}
+    for path, entry in more.items():
+        known = {"text": entry} if isinstance(entry, str) else entry
+        document["files"][path] = {"entries": []} if entry == () else known
 
 
 _DEAD = (
@@ -581,9 +615,9 @@ MUTANTS = [
         "check": "ovs-uplink-in-bridge",
         "subject": "ens1f0np0",
         "change": _all(
-            _cell("Interface", "pf0vf0", "mtu", 4200),
-            _cell("Interface", "pf0vf0", "mtu_request", NONE),
-            _cell("Interface", "pf0vf0", "name", "ens1f0np0"),
+            _cell("Interface", "ovn-tunnel", "type", ""),
+            _cell("Interface", "ovn-tunnel", "mtu", 4200),
+            _cell("Interface", "ovn-tunnel", "name", "ens1f0np0"),
         ),
     },
     {
@@ -646,6 +680,12 @@ MUTANTS = [
         "change": _cell("Interface", "ens20f0np0", "ingress_policing_rate", 1000),
     },
     {"check": "ovs-module-params", "change": _without_module},
+    {
+        "check": "ovs-rep-present",
+        "status": "WARN",
+        "subject": LEGS[0],
+        "change": _one_more_function,
+    },
     {
         "check": "ovs-netdev-offloads",
         "subject": "ens20f1np1",
