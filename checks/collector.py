@@ -18,6 +18,7 @@ judged by their change are sampled twice, at least two seconds apart.
 import argparse
 import base64
 import errno
+import fnmatch
 import glob
 import gzip
 import hashlib
@@ -56,6 +57,7 @@ MAX_DISKS = 32
 MAX_IRQS = 512
 MAX_VFS = 512
 MAX_NAMES = 6
+MAX_CONFIGURED = 256
 GID_SLOTS = 16
 NO_TOOL = 127
 IB = "/sys/class/infiniband"
@@ -137,6 +139,16 @@ DIRECTORIES = (
     "/etc/libibverbs.d",
     "/sys/devices/system/node",
 )
+CONFIGURED = (
+    "/etc/netplan/*",
+    "/etc/NetworkManager/system-connections/*",
+    "/etc/systemd/network/*",
+    "/etc/network/interfaces",
+    "/etc/network/interfaces.d/*",
+    "/etc/sysconfig/network-scripts/ifcfg-*",
+    "/etc/sysconfig/network/ifcfg-*",
+)
+NETDEV_WORD = re.compile(r"[\w.@*-]+")
 NETDEV = (
     "operstate carrier carrier_changes mtu speed address phys_port_name tx_queue_len"
     " phys_switch_id qos/trust"
@@ -720,6 +732,34 @@ def read_functions(collector: Collector) -> None:
                 collector.names(PCI + "/%s/net" % other)
 
 
+def read_configured(collector: Collector) -> None:
+    """Which files of the boot's network configuration name which devices that exist.
+
+    They hold keys of VPNs and wireless networks: their text is not kept.
+    """
+    names = collector.names("/sys/class/net", keep=False)
+    paths = [path for each in CONFIGURED for path in collector.matching(each)]
+    paths = [path for path in paths if os.path.isfile(collector.real(path))]
+    lines = ["# %d files\n" % len(paths)]
+    for path in paths[:MAX_CONFIGURED]:
+        entry = collector.look(path)
+        found = _named(str(entry["text"]), names) if "text" in entry else ["?"]
+        lines.append(" ".join([path.replace(" ", "_")] + found) + "\n")
+    collector.tell("configured netdevs", _told(0, "".join(lines)))
+
+
+def _named(text: str, names: List[str]) -> List[str]:
+    """Devices that a text names, or matches by a pattern such as `br-*`."""
+    rows = [line.partition("#")[0] for line in text.splitlines()]
+    words = set(NETDEV_WORD.findall("\n".join(rows)))
+    patterns = [w for w in words if "*" in w and re.search("[a-z]", w)]
+    return [
+        name
+        for name in names
+        if name in words or any(fnmatch.fnmatchcase(name, p) for p in patterns)
+    ]
+
+
 def gpus(collector: Collector) -> List[str]:
     """PCI addresses of NVIDIA and AMD display or 3D controllers."""
     found = []
@@ -1117,6 +1157,7 @@ def gather(collector: Collector, options: Any) -> None:
         read_wheels(collector, services)
         read_netdevs(collector)
         read_functions(collector)
+        read_configured(collector)
         nics = sorted(set(ports.bdfs.values()))
         inside = read_pci(collector, nics + gpus(collector))
         read_groups(collector, nics)

@@ -1,9 +1,9 @@
 """Virtual functions of a NIC in switchdev mode, and the ports that stand for them.
 
 In that mode frames of a VF go to its representor, a network device of the host, until
-somebody says where else. `phys_switch_id` tells the switch, and is refused by a NIC that
-has none (legacy mode); `phys_port_name` is `p0` for the port to the wire, `pf0vf3` for
-the representor of a VF, `c1pf0vf3` for one of another host.
+somebody says where else. `phys_switch_id` tells the switch, and is refused by a NIC in
+legacy mode, which has none; `phys_port_name` is `p0` for the port to the wire, `pf0vf3`
+for the representor of a VF, `c1pf0vf3` for one of another host.
 """
 
 from __future__ import annotations

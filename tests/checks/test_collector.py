@@ -177,6 +177,27 @@ def test_virtual_functions_are_read_once_whoever_has_them(tmp_path, quick):
     assert sum("virtfn" in path for path in files) == 1
 
 
+def test_files_of_the_boot_are_known_by_the_devices_they_name(tmp_path):
+    for name in ("br-ex", "br-int", "eth0", "wlan0"):
+        put(tmp_path, f"/sys/class/net/{name}/mtu", "1500\n")
+    plan = "network:\n  ethernets:\n    eth0: {}  # br-int\n  password: hunter2\n"
+    put(tmp_path, "/etc/netplan/50.yaml", plan)
+    put(tmp_path, "/etc/systemd/network/br.network", "[Match]\nName=br-*\nKind=*\n")
+    put(tmp_path, "/etc/network/interfaces", "auto lo\n")
+    put(tmp_path, "/etc/network/interfaces.d/a b", "iface br-ex:0 inet manual\n")
+
+    document = run(tmp_path)
+
+    assert document["cmds"]["configured netdevs"]["stdout"] == (
+        "# 4 files\n"
+        "/etc/netplan/50.yaml eth0\n"
+        "/etc/systemd/network/br.network br-ex br-int\n"
+        "/etc/network/interfaces\n"
+        "/etc/network/interfaces.d/a_b br-ex\n"
+    )
+    assert "hunter2" not in json.dumps(document)
+
+
 def test_interrupts_of_a_nic_are_one_text_with_their_number(tmp_path, quick):
     device(tmp_path)
     for number, cpus in ((121, "0-47\n"), (99, "3\n")):

@@ -7,6 +7,7 @@ import json
 
 LIST = "ovs-vsctl --timeout=5 --format=json list"
 LOG = "/var/log/openvswitch/ovs-vswitchd.log"
+NAMED = "configured netdevs"
 NONE = ["set", []]
 VERSION = "ovs-vswitchd (Open vSwitch) 3.1.0\n"
 COUNTERS = (
@@ -267,6 +268,7 @@ def cmds(plan):
         f"{LIST} Interface": table(*_interfaces(plan)),
         f"{LIST} Controller": table(*_controllers(plan)),
         f"{LIST} Manager": table(),
+        NAMED: "# 2 files\n/etc/netplan/50-kv.yaml br-ex eno1\n/etc/netplan/60.yaml\n",
         "ovs-vsctl --timeout=5 list-br": "br-ex\nbr-int\n",
         "ovs-appctl -T 3 version": VERSION,
         "ovs-vswitchd --version": VERSION,
@@ -436,6 +438,17 @@ def _one_more_function(document, plan):
     for path, entry in more.items():
         known = {"text": entry} if isinstance(entry, str) else entry
         document["files"][path] = {"entries": []} if entry == () else known
+
+
+def _added_to_the_datapath(document, plan):
+    """`ovs-dpctl add-if`: the kernel knows the port, the database does not."""
+    entry = document["cmds"]["ip -j -d addr"]
+    rows = json.loads(entry["stdout"])
+    bridge = next(row for row in rows if row["ifname"] == "br-ex")
+    more = {"ifname": "veth7", "ifindex": 81, "master": "ovs-system", "addr_info": []}
+    more |= {"linkinfo": {"info_kind": "veth", "info_slave_kind": "openvswitch"}}
+    more |= {"address": "02:00:5e:fe:02:07"}
+    entry["stdout"] = json.dumps([*rows, {**bridge, **more}])
 
 
 _DEAD = (
@@ -680,6 +693,19 @@ MUTANTS = [
         "change": _cell("Interface", "ens20f0np0", "ingress_policing_rate", 1000),
     },
     {"check": "ovs-module-params", "change": _without_module},
+    {
+        "check": "ovs-not-persistent",
+        "status": "WARN",
+        "subject": "br-ex",
+        "change": _says(NAMED, "# 1 files\n/etc/netplan/60.yaml eno1\n"),
+    },
+    {
+        "check": "ovs-not-persistent",
+        "status": "WARN",
+        "subject": "veth7",
+        "change": _added_to_the_datapath,
+        "note": "datapath",
+    },
     {
         "check": "ovs-rep-present",
         "status": "WARN",
