@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from checks.finding import Outcome, bad, ok
-from checks.parse.vfio import DRIVERS, GROUP, is_bridge, members, physical, taken
 from checks.ports import PCI
 from checks.rules.declare import check
 from checks.rules.pci_subjects import Function, each_nic
+from checks.vfio import DRIVERS, GROUP, is_bridge, members, physical, taken
 
 if TYPE_CHECKING:
     from checks.facts import Facts

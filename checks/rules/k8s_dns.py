@@ -16,21 +16,29 @@ from checks.rules.kubernetes import needs_kubernetes
 if TYPE_CHECKING:
     from checks.node import Node
 
+_Asked = Result | Object | Unread
+"""A question to the name server, a pod that answers such, or why nobody asked."""
 _SLOW_MS = 1000
 _POD = re.compile(r"^(?:coredns|kube-dns|rke2-coredns-rke2-coredns)-")
 
 
-def _asked(node: Node) -> list[Subject[Result | Object]]:
+def _asked(node: Node) -> list[Subject[_Asked]]:
     """Names that were asked for, and the pods of CoreDNS that this node runs."""
     needs_kubernetes(node)
-    found: list[Subject[Result | Object]] = [
-        Subject(item=result, label=" ".join(result.reading.words[1:]))
-        for result in questions(node.facts)
-    ]
-    return [*found, *_pods(node)]
+    return [*_names(node), *_pods(node)]
 
 
-def _pods(node: Node) -> list[Subject[Result | Object]]:
+def _names(node: Node) -> list[Subject[_Asked]]:
+    try:
+        return [
+            Subject(item=result, label=" ".join(result.reading.words[1:]))
+            for result in questions(node.facts)
+        ]
+    except Unread as error:
+        return [Subject(item=error, label="names of the cluster")]
+
+
+def _pods(node: Node) -> list[Subject[_Asked]]:
     try:
         every = own_pods(node.facts)
     except Unread as error:
@@ -59,7 +67,9 @@ def _pods(node: Node) -> list[Subject[Result | Object]]:
     follows=("k8s-kube-proxy", "k8s-cni-agent", "k8s-node-ready"),
     over=_asked,
 )
-def coredns(node: Node, asked: Result | Object) -> Outcome:
+def coredns(node: Node, asked: _Asked) -> Outcome:
+    if isinstance(asked, Unread):
+        raise Unread(asked.kind, asked.what, asked.reason)
     if not isinstance(asked, Result):
         expected = "a ready CoreDNS"
         return ok("ready") if is_ready(asked) else bad("not ready", expected)

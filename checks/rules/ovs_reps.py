@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from checks.finding import Outcome, bad, ok
 from checks.parse.ovs_db import rows
-from checks.parse.representors import (
+from checks.ports import PCI
+from checks.representors import (
     NET,
     Port,
     functions,
@@ -14,7 +15,6 @@ from checks.parse.representors import (
     netdev_of,
     ports,
 )
-from checks.ports import PCI
 from checks.rules.declare import NotHere, Subject, check
 from checks.rules.ovs import LIST, demand
 

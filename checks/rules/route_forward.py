@@ -9,12 +9,12 @@ from checks.finding import Outcome, bad, ok
 from checks.nftables import THROUGH, Packet
 from checks.parse.ip_addr import Link, links
 from checks.parse.nft import SOURCE
-from checks.parse.vfio import physical_of_netdev
 from checks.ports import bdf_of_netdev
 from checks.rules.declare import check
 from checks.rules.rail_policy import networks_of
 from checks.rules.route_filter import filtered
 from checks.rules.subjects import each_rail
+from checks.vfio import physical_of_netdev
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
