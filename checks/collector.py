@@ -1268,7 +1268,9 @@ def arguments(argv: List[str]) -> Any:
     parser.add_argument("--active", action="store_true", help="send pings to the peers")
     parser.add_argument("--ping-bytes", type=int, default=1472)
     parser.add_argument("--nft", action="store_true", help="read the nftables ruleset")
-    parser.add_argument("--kubernetes", action="store_true", help="ask kubectl as well")
+    parser.add_argument(
+        "--kubernetes", action="store_true", help="ask kubectl and DNS as well"
+    )
     parser.add_argument("--no-commands", action="store_true", help="read files only")
     parser.add_argument("--budget", type=float, default=BUDGET_S, help="seconds")
     return parser.parse_args(argv)
