@@ -148,6 +148,7 @@ CONFIGURED = (
     "/etc/sysconfig/network-scripts/ifcfg-*",
     "/etc/sysconfig/network/ifcfg-*",
 )
+ALWAYS = ("mtu", "operstate", "phys_switch_id")
 NETDEV_WORD = re.compile(r"[\w.@*-]+")
 NETDEV = (
     "operstate carrier carrier_changes mtu speed address phys_port_name tx_queue_len"
@@ -695,9 +696,7 @@ def read_netdevs(collector: Collector) -> None:
         if not os.path.isdir(collector.real(base)):
             continue
         for leaf in NETDEV:
-            if leaf in ("mtu", "operstate") or os.path.exists(
-                collector.real(base + "/" + leaf)
-            ):
+            if leaf in ALWAYS or os.path.exists(collector.real(base + "/" + leaf)):
                 collector.read(base + "/" + leaf)
         for leaf in ("device", "master"):
             if os.path.lexists(collector.real(base + "/" + leaf)):

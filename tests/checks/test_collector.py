@@ -175,6 +175,7 @@ def test_virtual_functions_are_read_once_whoever_has_them(tmp_path, quick):
     assert files[f"{base}/0000:1a:00.2/driver"]["link"].endswith("vfio-pci")
     assert files[f"{base}/0000:1a:00.2/net"] == {"errno": "ENOENT"}
     assert sum("virtfn" in path for path in files) == 1
+    assert files["/sys/class/net/eth0/phys_switch_id"] == {"errno": "ENOENT"}
 
 
 def test_files_of_the_boot_are_known_by_the_devices_they_name(tmp_path):
