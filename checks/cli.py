@@ -87,7 +87,12 @@ Active = Annotated[
         " reads; between nodes with --inventory, inside of this one without.",
     ),
 ]
-Kubernetes = Annotated[bool, typer.Option("--kubernetes", help="Ask kubectl too.")]
+Kubernetes = Annotated[
+    bool,
+    typer.Option(
+        "--kubernetes", help="Ask kubectl, kube-proxy and the cluster's DNS too."
+    ),
+]
 Nft = Annotated[bool, typer.Option("--nft", help="Read the packet filter as well.")]
 Connect = Annotated[str, typer.Option(help="HOST:PORT to reach, by comma.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]

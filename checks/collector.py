@@ -18,9 +18,11 @@ judged by their change are sampled twice, at least two seconds apart.
 import argparse
 import base64
 import errno
+import fnmatch
 import glob
 import gzip
 import hashlib
+import http.client
 import json
 import os
 import re
@@ -28,6 +30,7 @@ import selectors
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -49,11 +52,25 @@ MAX_PROCESSES = 64
 MAX_WHEELS = 8
 MAX_GPUS = 32
 MAX_PROBES = 64
+MAX_MEMBERS = 64
+MAX_DISKS = 32
+MAX_IRQS = 512
+MAX_VFS = 512
+MAX_NAMES = 6
+MAX_CONFIGURED = 256
 GID_SLOTS = 16
 NO_TOOL = 127
 IB = "/sys/class/infiniband"
 PCI = "/sys/bus/pci/devices"
+DRIVERS = "/sys/bus/pci/drivers"
+NVME = "/sys/class/nvme"
 BDF = re.compile(r"^[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$")
+KUBELET = "/var/lib/kubelet/config.yaml"
+CLUSTER_DNS = re.compile(r"(?m)^clusterDNS:\s*(?:\[|-)?\s*[\"']?([0-9A-Fa-f.:]+)")
+CLUSTER_DOMAIN = re.compile(r"(?m)^clusterDomain:\s*[\"']?([\w.-]+)")
+MASTERS = ("MOONCAKE_MASTER", "MOONCAKE_MASTER_SERVER", "MC_MASTER")
+DNS_S = 3.0
+RCODES = {1: "FORMERR", 2: "SERVFAIL", 3: "NXDOMAIN", 4: "NOTIMP", 5: "REFUSED"}
 ZERO_GID = re.compile(r"^[0:]*$")
 
 FILES = (
@@ -69,6 +86,7 @@ FILES = (
     " /proc/sys/net/ipv4/fib_multipath_hash_policy /proc/sys/net/ipv4/ip_forward"
     " /proc/sys/net/core/rmem_max /proc/sys/net/core/wmem_max"
     " /proc/sys/net/core/somaxconn /proc/sys/net/bridge/bridge-nf-call-iptables"
+    " /proc/sys/net/bridge/bridge-nf-call-ip6tables"
     " /proc/sys/net/netfilter/nf_conntrack_count"
     " /proc/sys/net/netfilter/nf_conntrack_max"
     " /sys/kernel/mm/transparent_hugepage/enabled"
@@ -101,8 +119,11 @@ PATTERNS = (
     "/etc/sysctl.d/*.conf",
     "/etc/iproute2/rt_tables.d/*.conf",
     "/etc/systemd/system/disable-pcie-acs.service",
+    "/sys/class/nvme/*/transport",
 )
 DIRECTORIES = (
+    "/sys/bus/pci/drivers",
+    "/sys/class/nvme",
     "/sys/class/infiniband",
     "/sys/class/infiniband_verbs",
     "/sys/class/net",
@@ -118,9 +139,20 @@ DIRECTORIES = (
     "/etc/libibverbs.d",
     "/sys/devices/system/node",
 )
+CONFIGURED = (
+    "/etc/netplan/*",
+    "/etc/NetworkManager/system-connections/*",
+    "/etc/systemd/network/*",
+    "/etc/network/interfaces",
+    "/etc/network/interfaces.d/*",
+    "/etc/sysconfig/network-scripts/ifcfg-*",
+    "/etc/sysconfig/network/ifcfg-*",
+)
+ALWAYS = ("mtu", "operstate", "phys_switch_id")
+NETDEV_WORD = re.compile(r"[\w.@*-]+")
 NETDEV = (
     "operstate carrier carrier_changes mtu speed address phys_port_name tx_queue_len"
-    " qos/trust"
+    " phys_switch_id qos/trust"
 ).split()
 DEVICE = (
     "numa_node vendor device sriov_numvfs sriov_totalvfs current_link_speed"
@@ -147,6 +179,10 @@ COMMANDS = (
     "timedatectl show",
     "ss -Hltn",
     "systemctl --failed --plain --no-legend",
+    "systemctl is-active irqbalance.service",
+    "systemctl show --property=LoadState --property=UnitFileState"
+    " --property=Result --property=ExecMainStartTimestampMonotonic"
+    " disable-pcie-acs.service",
     "nvidia-smi topo -m",
     "lldpctl -f json0",
     "uname -r",
@@ -304,6 +340,11 @@ class Collector(object):
                 self.cmds[line] = entry
         return entry
 
+    def tell(self, line: str, entry: Entry) -> None:
+        """Keeps what was read without a command, by a line that says what it is."""
+        with self.lock:
+            self.cmds[line] = entry
+
     def output(self, *argv: str, **options: Any) -> str:
         return str(self.run(*argv, **options).get("stdout", ""))
 
@@ -388,6 +429,19 @@ def _end(process: Any, ended: bool) -> int:
     process.stdout.close()
     process.stderr.close()
     return -9 if process.returncode is None else int(process.returncode)
+
+
+def _told(rc: int, stdout: str, stderr: str = "", began: float = 0.0) -> Entry:
+    """What something else than a command told, as commands are kept."""
+    ms = int((time.monotonic() - began) * 1000) if began else 0
+    return {
+        "rc": rc,
+        "stdout": stdout,
+        "stderr": stderr,
+        "ms": ms,
+        "timeout": False,
+        "bytes": len(stdout.encode("utf-8", "replace")),
+    }
 
 
 def _late(reason: str, began: float) -> Entry:
@@ -642,17 +696,67 @@ def read_netdevs(collector: Collector) -> None:
         if not os.path.isdir(collector.real(base)):
             continue
         for leaf in NETDEV:
-            if leaf in ("mtu", "operstate") or os.path.exists(
-                collector.real(base + "/" + leaf)
-            ):
+            if leaf in ALWAYS or os.path.exists(collector.real(base + "/" + leaf)):
                 collector.read(base + "/" + leaf)
         for leaf in ("device", "master"):
             if os.path.lexists(collector.real(base + "/" + leaf)):
                 collector.link(base + "/" + leaf)
+        if os.path.lexists(collector.real(base + "/device/physfn")):
+            collector.link(base + "/device/physfn")
         for path in collector.matching(base + "/ecn/*/*/*") + collector.matching(
             base + "/ecn/*/cnp_*"
         ):
             collector.read(path)
+
+
+def read_functions(collector: Collector) -> None:
+    """Virtual functions of NICs: their drivers, and whether their devices are here.
+
+    Representors have the NIC as their device, too: each NIC is read once.
+    """
+    seen = set()  # type: Set[str]
+    left = MAX_VFS
+    for path in collector.matching("/sys/class/net/*/device/virtfn0"):
+        place = os.path.realpath(collector.real(path.rsplit("/", 1)[0]))
+        bdf = os.path.basename(place)
+        if bdf in seen or not BDF.match(bdf):
+            continue
+        seen.add(bdf)
+        collector.read(PCI + "/%s/sriov_numvfs" % bdf)
+        for each in collector.matching(PCI + "/%s/virtfn*" % bdf)[:left]:
+            left -= 1
+            other = collector.link(each).rsplit("/", 1)[-1]
+            if BDF.match(other):
+                collector.link(PCI + "/%s/driver" % other)
+                collector.names(PCI + "/%s/net" % other)
+
+
+def read_configured(collector: Collector) -> None:
+    """Which files of the boot's network configuration name which devices that exist.
+
+    They hold keys of VPNs and wireless networks: their text is not kept.
+    """
+    names = collector.names("/sys/class/net", keep=False)
+    paths = [path for each in CONFIGURED for path in collector.matching(each)]
+    paths = [path for path in paths if os.path.isfile(collector.real(path))]
+    lines = ["# %d files\n" % len(paths)]
+    for path in paths[:MAX_CONFIGURED]:
+        entry = collector.look(path)
+        found = _named(str(entry["text"]), names) if "text" in entry else ["?"]
+        lines.append(" ".join([path.replace(" ", "_")] + found) + "\n")
+    collector.tell("configured netdevs", _told(0, "".join(lines)))
+
+
+def _named(text: str, names: List[str]) -> List[str]:
+    """Devices that a text names, or matches by a pattern such as `br-*`."""
+    rows = [line.partition("#")[0] for line in text.splitlines()]
+    words = set(NETDEV_WORD.findall("\n".join(rows)))
+    patterns = [w for w in words if "*" in w and re.search("[a-z]", w)]
+    return [
+        name
+        for name in names
+        if name in words or any(fnmatch.fnmatchcase(name, p) for p in patterns)
+    ]
 
 
 def gpus(collector: Collector) -> List[str]:
@@ -682,6 +786,47 @@ def read_pci(collector: Collector, devices: List[str]) -> List[str]:
         ]
         every.extend(part for part in above + [bdf] if part not in every)
     return every
+
+
+def read_groups(collector: Collector, nics: List[str]) -> None:
+    """What else is in the IOMMU groups of NICs, and what VFIO has taken."""
+    for name in collector.names(DRIVERS, keep=False):
+        if "vfio" in name:
+            collector.names(DRIVERS + "/" + name)
+    for bdf in nics:
+        for other in collector.names(PCI + "/%s/iommu_group/devices" % bdf)[
+            :MAX_MEMBERS
+        ]:
+            base = PCI + "/" + other
+            collector.read(base + "/class")
+            if os.path.lexists(collector.real(base + "/physfn")):
+                collector.link(base + "/physfn")
+
+
+def read_interrupts(collector: Collector, nics: List[str]) -> None:
+    """Where interrupts of a NIC may run, in one text: `irqs BDF`, N lines `IRQ CPUS`.
+
+    A file for each of some hundred interrupts would be as much as all other facts.
+    """
+    for bdf in nics:
+        numbers = collector.names(PCI + "/%s/msi_irqs" % bdf, keep=False)
+        lines = ["# %d interrupts\n" % len(numbers)]
+        for number in sorted(numbers, key=_natural)[:MAX_IRQS]:
+            path = "/proc/irq/%s/smp_affinity_list" % number
+            cpus = str(collector.look(path).get("text", "")).strip()
+            lines.append("%s %s\n" % (number, cpus or "?"))
+        collector.tell("irqs " + bdf, _told(0, "".join(lines)))
+
+
+def disk_jobs(collector: Collector) -> List[List[str]]:
+    """The health of every NVMe disk of this node; those over a network are others'."""
+    jobs = []
+    for name in collector.names(NVME, keep=False)[:MAX_DISKS]:
+        path = "%s/%s/transport" % (NVME, name)
+        kind = str(collector.look(path).get("text", "pcie")).strip()
+        if re.match(r"^nvme\d+$", name) and kind == "pcie":
+            jobs.append(["nvme", "smart-log", "/dev/" + name, "-o", "json"])
+    return jobs
 
 
 def rule_tables(text: str) -> List[str]:
@@ -813,6 +958,100 @@ def read_kernel_log(collector: Collector) -> None:
         collector.run("journalctl", "-k", "-b", "-o", "json", "-n", "5000")
 
 
+def get(collector: Collector, host: str, port: int, path: str) -> None:
+    """Asks a program of this node over HTTP: `GET http://HOST:PORT/PATH`."""
+    began = time.monotonic()
+    link = http.client.HTTPConnection(
+        host, port, timeout=min(1.5, collector.deadline.left() + 0.01)
+    )
+    try:
+        link.request("GET", path)
+        answer = link.getresponse()
+        text = answer.read(MAX_FILE).decode("utf-8", "replace")
+        good = answer.status == 200
+        entry = _told(0 if good else 1, text, "" if good else str(answer.status), began)
+    except (OSError, http.client.HTTPException) as error:
+        name = errno.errorcode.get(getattr(error, "errno", None) or 0, "")
+        entry = _told(1, "", name or type(error).__name__, began)
+    finally:
+        link.close()
+    collector.tell("GET http://%s:%d%s" % (host, port, path), entry)
+
+
+def ask_cluster_dns(
+    collector: Collector, services: List[Dict[str, str]], pool: Any
+) -> None:
+    """Asks the name server of the cluster, as pods do: `dns SERVER NAME`."""
+    text = str(collector.look(KUBELET).get("text", ""))
+    server = CLUSTER_DNS.search(text)
+    if server is None:
+        return
+    domain = CLUSTER_DOMAIN.search(text)
+    end = ".svc." + (domain.group(1).strip(".") if domain else "cluster.local")
+    names = {"kubernetes.default" + end}
+    for told in [s.get(name, "") for s in services for name in MASTERS]:
+        host = told.rpartition("://")[2].partition("/")[0].partition(":")[0]
+        stem, inside, rest = host.strip(".").partition(".svc")
+        if inside and rest in ("", end[4:]):
+            names.add(stem + end)
+
+    def ask(name: str) -> None:
+        entry = resolve(server.group(1), name, min(DNS_S, collector.deadline.left()))
+        collector.tell("dns %s %s" % (server.group(1), name), entry)
+
+    list(pool.map(ask, sorted(names)[:MAX_NAMES]))
+
+
+def resolve(server: str, name: str, wait_s: float, port: int = 53) -> Entry:
+    """One question to a name server over UDP, answered or not; never raises."""
+    began = time.monotonic()
+    kind = 28 if ":" in server else 1
+    ident = os.urandom(2)
+    words = [word.encode("ascii", "replace")[:63] for word in name.split(".")]
+    asked = b"".join(struct.pack("B", len(word)) + word for word in words) + b"\0"
+    query = ident + b"\1\0\0\1" + b"\0" * 6 + asked + struct.pack(">HH", kind, 1)
+    family = socket.AF_INET6 if kind == 28 else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as link:
+            link.settimeout(max(0.01, wait_s))
+            link.connect((server, port))
+            link.send(query)
+            answer = link.recv(4096)
+        if answer[:2] != ident:
+            return _told(2, "", "another answer", began)
+        refusal, found = _answers(answer, len(query), kind)
+    except socket.timeout:
+        return _told(1, "", "no answer", began)
+    except OSError as error:
+        name = errno.errorcode.get(error.errno or 0, "EIO")
+        return _told(1, "", name, began)
+    except (struct.error, IndexError, ValueError):
+        return _told(2, "", "an answer that cannot be read", began)
+    return _told(1 if refusal else 0, "".join(a + "\n" for a in found), refusal, began)
+
+
+def _answers(answer: bytes, at: int, kind: int) -> Tuple[str, List[str]]:
+    """Why there is no address, and the addresses, of an answer of a name server."""
+    flags, _, count = struct.unpack(">HHH", answer[2:8])
+    found = []
+    for _ in range(count):
+        while answer[at]:
+            if answer[at] >= 0xC0:  # the rest of the name is elsewhere
+                at += 1
+                break
+            at += 1 + answer[at]
+        at += 1
+        of, _, _, size = struct.unpack(">HHIH", answer[at : at + 10])
+        at += 10
+        if of == kind:
+            family = socket.AF_INET6 if kind == 28 else socket.AF_INET
+            found.append(socket.inet_ntop(family, answer[at : at + size]))
+        at += size
+    code = flags & 15
+    refusal = RCODES.get(code, "response code %d" % code) if code else ""
+    return refusal or ("" if found else "no address"), found
+
+
 def read_kubernetes(collector: Collector, pool: Any) -> None:
     """Objects of this node, where somebody left us a configuration to ask with."""
     places = (
@@ -850,9 +1089,8 @@ def reach(
     collector: Collector, services: List[Dict[str, str]], asked: List[str]
 ) -> None:
     """Tries a TCP connection to every master that is named: `connect HOST:PORT`."""
-    names = ("MOONCAKE_MASTER", "MOONCAKE_MASTER_SERVER", "MC_MASTER")
     targets = set(asked)
-    targets.update(s[n] for s in services for n in names if s.get(n))
+    targets.update(s[n] for s in services for n in MASTERS if s.get(n))
     for target in sorted(targets)[:8]:
         host, _, port = target.rpartition("://")[2].partition("/")[0].rpartition(":")
         if not (host and port.isdigit()):
@@ -917,8 +1155,14 @@ def gather(collector: Collector, options: Any) -> None:
         read_files(collector)
         read_wheels(collector, services)
         read_netdevs(collector)
-        inside = read_pci(collector, sorted(set(ports.bdfs.values())) + gpus(collector))
+        read_functions(collector)
+        read_configured(collector)
+        nics = sorted(set(ports.bdfs.values()))
+        inside = read_pci(collector, nics + gpus(collector))
+        read_groups(collector, nics)
+        read_interrupts(collector, nics)
         jobs = node_jobs(collector, ports, options) + (ovs_jobs() if ovs else [])
+        jobs.extend(disk_jobs(collector))
         jobs.extend(["lspci", "-Dvvv", "-s", bdf] for bdf in inside)
         rest = [pool.submit(collector.run, *argv) for argv in jobs]  # type: List[Any]
         rest.append(pool.submit(reach, collector, services, options.connect))
@@ -929,6 +1173,8 @@ def gather(collector: Collector, options: Any) -> None:
         if ovs:
             read_bridges(collector, pool)
         if options.kubernetes:
+            get(collector, "127.0.0.1", 10249, "/proxyMode")
+            ask_cluster_dns(collector, services, pool)
             read_kubernetes(collector, pool)
         if ovs or ports.selected:
             rest_s = max(0.0, sampled + SAMPLE_GAP_S - time.monotonic())
@@ -1021,7 +1267,9 @@ def arguments(argv: List[str]) -> Any:
     parser.add_argument("--active", action="store_true", help="send pings to the peers")
     parser.add_argument("--ping-bytes", type=int, default=1472)
     parser.add_argument("--nft", action="store_true", help="read the nftables ruleset")
-    parser.add_argument("--kubernetes", action="store_true", help="ask kubectl as well")
+    parser.add_argument(
+        "--kubernetes", action="store_true", help="ask kubectl and DNS as well"
+    )
     parser.add_argument("--no-commands", action="store_true", help="read files only")
     parser.add_argument("--budget", type=float, default=BUDGET_S, help="seconds")
     return parser.parse_args(argv)

@@ -39,6 +39,7 @@ _VALUED: Mapping[str, frozenset[str]] = {
     ),
     "journalctl": frozenset({"-o", "--output", "-u", "--unit", "--since", "--until"}),
     "lldpctl": frozenset({"-f"}),
+    "nvme": frozenset({"-o", "--output-format"}),
     "chronyc": frozenset({"-h", "-p"}),
     "systemctl": frozenset({"-p", "--property", "--type", "--state"}),
     "sudo": frozenset({"-u", "--user", "-g"}),

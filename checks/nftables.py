@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 ACCEPT, DROP, ON = "accept", "drop", "on"
 _ANY = frozenset({ACCEPT, DROP, ON})
-_HOOKS = frozenset({"ingress", "prerouting", "input"})
+INWARD = frozenset({"ingress", "prerouting", "input"})
+"""Hooks on the way to a process of the node."""
+THROUGH = frozenset({"forward"})
+"""The hook of what is routed, or bridged with br_netfilter, from one NIC to another."""
 _SILENT = frozenset({"counter", "log", "comment", "mangle", "notrack", "meter"})
 _DEPTH = 16
 Outcomes = frozenset[str]
@@ -27,23 +30,30 @@ Outcomes = frozenset[str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packet:
-    """A new connection to a rail of this node, from its own network."""
+    """A new connection to a rail of this node, from its own network.
+
+    Of one that passes through, `out` is the device it leaves by, and `target` may be a
+    network: whoever it is for is inside of it.
+    """
 
     netdev: str
     target: str
     network: IPv4Network | IPv6Network
     port: int
+    out: str = ""
 
     @property
     def family(self) -> str:
         return "ip6" if ":" in self.target else "ip"
 
 
-def outcomes(rules: Ruleset, packet: Packet) -> dict[str, Outcomes]:
-    """What each chain on the way in may do, by its name."""
+def outcomes(
+    rules: Ruleset, packet: Packet, hooks: frozenset[str] = INWARD
+) -> dict[str, Outcomes]:
+    """What each chain on the way may do, by its name."""
     found = {}
     for key, chain in sorted(rules.chains.items()):
-        if chain.kind == "filter" and chain.hook in _HOOKS and _sees(chain, packet):
+        if chain.kind == "filter" and chain.hook in hooks and _sees(chain, packet):
             found[chain.label] = _Walk(rules, packet).through(key, _DEPTH)
     return found
 
@@ -191,6 +201,8 @@ class _Walk:
     def _meta(self, name: str, values: Sequence[Any]) -> bool | None:
         if name in {"iifname", "iif"}:
             return _some(_is_device(each, self.packet.netdev) for each in values)
+        if name in {"oifname", "oif"} and self.packet.out:
+            return _some(_is_device(each, self.packet.out) for each in values)
         if name == "l4proto":
             return _some(_is_tcp(each) for each in values)
         if name in {"nfproto", "protocol"}:

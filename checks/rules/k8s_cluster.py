@@ -7,9 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 from checks.facts import Unread
 from checks.finding import Outcome, bad, ok
-from checks.parse.kubectl import Object, items, key_of, label_of, objects, part
+from checks.parse.http_get import body
+from checks.parse.kubectl import (
+    Object,
+    items,
+    key_of,
+    label_of,
+    objects,
+    own_pods,
+    part,
+)
 from checks.parse.sysctl import covered
 from checks.rules.declare import NotHere, check, compared
+from checks.rules.k8s_node import is_ready
 from checks.rules.k8s_pod import service_pods
 from checks.rules.kubernetes import needs_kubernetes
 
@@ -20,6 +30,9 @@ if TYPE_CHECKING:
 
 _KUBELET = "/var/lib/kubelet/config.yaml"
 _POLICIES = "kubectl get networkpolicies -A -o json"
+_PODS = "kubectl get pod -A -o json"
+_PROXY = "http://127.0.0.1:10249/proxyMode"
+_MODES = frozenset({"iptables", "ipvs", "nftables", "userspace"})
 _MASTER = (range(50051, 50052), range(9003, 9004))
 _ENGINE = (range(12001, 12002), range(15000, 17001))
 _ALL = range(1, 65536)
@@ -77,6 +90,35 @@ def topology_manager(node: Node, _: None) -> Outcome | str:
 def _setting(text: str, name: str) -> str:
     found = re.search(rf"^{name}:\s*\"?([\w-]+)\"?\s*$", text, re.MULTILINE)
     return found[1] if found else "none"
+
+
+@compared(
+    "k8s-kube-proxy",
+    group="k8s",
+    severity="W",
+    why="services reach nobody on a node whose kube-proxy is not ready, and behave"
+    " otherwise where it works in another mode",
+    fix=(
+        "kubectl -n kube-system logs POD",
+        "the same `mode` in its ConfigMap for all nodes, then restart its DaemonSet",
+    ),
+    source=("Kubernetes: virtual IPs and service proxies",),
+    needs=(f"GET {_PROXY}", _PODS),
+)
+def kube_proxy(node: Node, _: None) -> Outcome | str:
+    needs_kubernetes(node)
+    pods = [p for p in own_pods(node.facts) if key_of(p)[1].startswith("kube-proxy-")]
+    failing = sorted(label_of(pod) for pod in pods if not is_ready(pod))
+    if failing:
+        return bad(f"{', '.join(failing)} is not ready", "a ready kube-proxy")
+    mode = body(node.facts, _PROXY)
+    if mode is None and not pods:
+        return "no kube-proxy"
+    if mode is None:
+        raise Unread("missing", _PROXY, "its pod runs, and nobody tells its mode")
+    if mode.strip() not in _MODES:
+        raise Unread("garbled", _PROXY, f"no mode: {mode.strip()[:40]!r}")
+    return mode.strip()
 
 
 @check(

@@ -32,6 +32,7 @@ NEEDED = (
     ("systemctl",),
     ("lldpctl",),
     ("kubectl",),
+    ("nvme",),
 )
 """Alternatives: where none of a row is installed, checks stay UNKNOWN."""
 OPTIONAL = ("nvidia-smi", "ofed_info", "mooncake_master")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from ipaddress import ip_interface
 from typing import TYPE_CHECKING
 
-from checks.facts import Unread
+from checks.facts import Facts, Unread
 from checks.finding import Outcome, bad, ok
-from checks.nftables import ACCEPT, DROP, Packet, outcomes, ports_named
+from checks.nftables import ACCEPT, DROP, INWARD, Packet, outcomes, ports_named
 from checks.parse.handshake import ENGINE_PORTS, HANDSHAKE_PORT
 from checks.parse.modules import loaded
 from checks.parse.nft import SOURCE, ruleset
@@ -15,6 +16,8 @@ from checks.rules.declare import NotHere, Subject, check
 from checks.rules.subjects import each_rail
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from checks.node import Node
     from checks.rails import Rail
 
@@ -47,20 +50,37 @@ def _rails(node: Node) -> list[Subject[Rail]]:
     over=_rails,
 )
 def nftables_drop(node: Node, rail: Rail) -> Outcome:
-    rules = ruleset(node.facts)
+    return filtered(node.facts, partial(_packet, rail), _WANTED)
+
+
+def filtered(
+    facts: Facts,
+    packet: Callable[[int], Packet],
+    wanted: str,
+    hooks: frozenset[str] = INWARD,
+) -> Outcome:
+    """What the chains of these hooks do with connections to the ports of engines.
+
+    Args:
+        packet: a new connection to a port.
+        wanted: what is expected of them.
+    """
+    rules = ruleset(facts)
     doubt = ""
     for port in (HANDSHAKE_PORT, *ports_named(rules, ENGINE_PORTS)):
-        for chain, found in outcomes(rules, _packet(rail, port)).items():
+        asked = packet(port)
+        for chain, found in outcomes(rules, asked, hooks).items():
+            told = f"TCP {port} of {asked.netdev}"
             if found == {DROP}:
-                return bad(f"chain {chain} drops TCP {port} of {rail.netdev}", _WANTED)
+                return bad(f"chain {chain} drops {told}", wanted)
             if found != {ACCEPT}:
-                doubt = doubt or f"chain {chain} may drop TCP {port} of {rail.netdev}"
+                doubt = doubt or f"chain {chain} may drop {told}"
     if doubt:
         raise Unread("missing", SOURCE, f"{doubt}: a match in it is not understood")
-    legacy = sorted(_LEGACY & loaded(node.facts))
+    legacy = sorted(_LEGACY & loaded(facts))
     if legacy:
         raise Unread("missing", SOURCE, f"{legacy[0]} filters too, and is not in it")
-    return ok("no chain drops them", _WANTED)
+    return ok("no chain drops them", wanted)
 
 
 def _packet(rail: Rail, port: int) -> Packet:

@@ -6,11 +6,14 @@ import ast
 import hashlib
 import json
 import os
+import socket
 import stat
 import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -131,6 +134,242 @@ def test_empty_gid_slots_beyond_the_first_are_left_out_unless_pinned(tmp_path, q
     assert f"{gids}/40" in files
     assert f"{gids}/41" not in files
     assert "41" in files[gids]["entries"]
+
+
+def test_the_group_of_a_nic_and_what_vfio_has_are_read(tmp_path, quick):
+    device(tmp_path)
+    other = "0000:1b:00.0"
+    put(tmp_path, f"/sys/bus/pci/devices/{BDF}/iommu_group/devices/{BDF}", "")
+    put(tmp_path, f"/sys/bus/pci/devices/{BDF}/iommu_group/devices/{other}", "")
+    put(tmp_path, f"/sys/bus/pci/devices/{other}/class", "0x010802\n")
+    put(tmp_path, f"/sys/bus/pci/drivers/vfio-pci/{other}", "")
+    put(tmp_path, "/sys/bus/pci/drivers/nvme/bind", "")
+
+    files = run(tmp_path)["files"]
+
+    group = f"/sys/bus/pci/devices/{BDF}/iommu_group/devices"
+    assert files[group] == {"entries": [BDF, other]}
+    assert files["/sys/bus/pci/drivers"] == {"entries": ["nvme", "vfio-pci"]}
+    assert files["/sys/bus/pci/drivers/vfio-pci"] == {"entries": [other]}
+    assert "/sys/bus/pci/drivers/nvme" not in files
+    assert files[f"/sys/bus/pci/devices/{other}/class"]["text"] == "0x010802\n"
+
+
+def test_virtual_functions_are_read_once_whoever_has_them(tmp_path, quick):
+    pci = tmp_path / "sys/bus/pci/devices"
+    for bdf in (BDF, "0000:1a:00.2"):
+        (pci / bdf).mkdir(parents=True)
+    (pci / BDF / "virtfn0").symlink_to("../0000:1a:00.2")
+    (pci / BDF / "sriov_numvfs").write_text("1\n")
+    (pci / "0000:1a:00.2/driver").symlink_to("../../drivers/vfio-pci")
+    for name in ("eth0", "pf0vf0"):
+        put(tmp_path, f"/sys/class/net/{name}/mtu", "9000\n")
+        place = tmp_path / f"sys/class/net/{name}/device"
+        place.symlink_to(f"../../../bus/pci/devices/{BDF}")
+
+    files = run(tmp_path)["files"]
+
+    base = "/sys/bus/pci/devices"
+    assert files[f"{base}/{BDF}/virtfn0"] == {"link": "../0000:1a:00.2"}
+    assert files[f"{base}/{BDF}/sriov_numvfs"]["text"] == "1\n"
+    assert files[f"{base}/0000:1a:00.2/driver"]["link"].endswith("vfio-pci")
+    assert files[f"{base}/0000:1a:00.2/net"] == {"errno": "ENOENT"}
+    assert sum("virtfn" in path for path in files) == 1
+    assert files["/sys/class/net/eth0/phys_switch_id"] == {"errno": "ENOENT"}
+
+
+def test_files_of_the_boot_are_known_by_the_devices_they_name(tmp_path):
+    for name in ("br-ex", "br-int", "eth0", "wlan0"):
+        put(tmp_path, f"/sys/class/net/{name}/mtu", "1500\n")
+    plan = "network:\n  ethernets:\n    eth0: {}  # br-int\n  password: hunter2\n"
+    put(tmp_path, "/etc/netplan/50.yaml", plan)
+    put(tmp_path, "/etc/systemd/network/br.network", "[Match]\nName=br-*\nKind=*\n")
+    put(tmp_path, "/etc/network/interfaces", "auto lo\n")
+    put(tmp_path, "/etc/network/interfaces.d/a b", "iface br-ex:0 inet manual\n")
+
+    document = run(tmp_path)
+
+    assert document["cmds"]["configured netdevs"]["stdout"] == (
+        "# 4 files\n"
+        "/etc/netplan/50.yaml eth0\n"
+        "/etc/systemd/network/br.network br-ex br-int\n"
+        "/etc/network/interfaces\n"
+        "/etc/network/interfaces.d/a_b br-ex\n"
+    )
+    assert "hunter2" not in json.dumps(document)
+
+
+def test_interrupts_of_a_nic_are_one_text_with_their_number(tmp_path, quick):
+    device(tmp_path)
+    for number, cpus in ((121, "0-47\n"), (99, "3\n")):
+        put(tmp_path, f"/sys/bus/pci/devices/{BDF}/msi_irqs/{number}", "msix\n")
+        put(tmp_path, f"/proc/irq/{number}/smp_affinity_list", cpus)
+
+    told = run(tmp_path)["cmds"][f"irqs {BDF}"]
+
+    assert told["stdout"] == "# 2 interrupts\n99 3\n121 0-47\n"
+    assert told["bytes"] == len(told["stdout"])
+
+
+def test_only_disks_of_this_node_are_asked_for_their_health(tmp_path):
+    for name, kind in (("nvme0", "pcie\n"), ("nvme1", "rdma\n")):
+        put(tmp_path, f"/sys/class/nvme/{name}/transport", kind)
+    reader = collector.Collector(str(tmp_path), collector.Deadline(20), False)
+
+    jobs = collector.disk_jobs(reader)
+
+    assert jobs == [["nvme", "smart-log", "/dev/nvme0", "-o", "json"]]
+
+
+@pytest.fixture
+def proxy():
+    """A kube-proxy that tells its mode, on a free port of loopback."""
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200 if self.path == "/proxyMode" else 404)
+            self.end_headers()
+            self.wfile.write(b"ipvs")
+
+        def log_message(self, *words):
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Answer)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield server.server_port
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_program_of_the_node_is_asked_over_http(tmp_path, proxy):
+    reader = collector.Collector(str(tmp_path), collector.Deadline(20), True)
+    for path in ("/proxyMode", "/healthz"):
+        collector.get(reader, "127.0.0.1", proxy, path)
+
+    told = {line.rsplit("/")[-1]: entry for line, entry in reader.cmds.items()}
+
+    assert f"GET http://127.0.0.1:{proxy}/proxyMode" in reader.cmds
+    assert (told["proxyMode"]["rc"], told["proxyMode"]["stdout"]) == (0, "ipvs")
+    assert (told["healthz"]["rc"], told["healthz"]["stderr"]) == (1, "404")
+
+
+def test_that_nobody_listens_is_a_fact(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    reader = collector.Collector(str(tmp_path), collector.Deadline(20), True)
+
+    collector.get(reader, "127.0.0.1", port, "/proxyMode")
+
+    (entry,) = reader.cmds.values()
+    assert (entry["rc"], entry["stderr"]) == (1, "ECONNREFUSED")
+
+
+@pytest.fixture
+def name_server():
+    """Answers one question on loopback; `answer` makes bytes of the query."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as link:
+        link.bind(("127.0.0.1", 0))
+        link.settimeout(5)
+
+        def once(answer):
+            def serve():
+                query, sender = link.recvfrom(512)
+                link.sendto(answer(query), sender)
+
+            thread = threading.Thread(target=serve)
+            thread.start()
+            entry = collector.resolve(
+                "127.0.0.1", "master.kv.svc.cluster.local", 5, link.getsockname()[1]
+            )
+            thread.join()
+            return entry
+
+        yield once
+
+
+def reply(query, *records, code=0):
+    flags = (0x8180 | code).to_bytes(2, "big")
+    count = len(records).to_bytes(2, "big")
+    head = query[:2] + flags + b"\0\1" + count + b"\0\0\0\0"
+    return head + query[12:] + b"".join(records)
+
+
+def record(data, kind=1, name=b"\xc0\x0c"):
+    kind_and_class = kind.to_bytes(2, "big") + b"\0\1"
+    return name + kind_and_class + b"\0\0\0\x1e" + len(data).to_bytes(2, "big") + data
+
+
+def test_a_name_server_is_asked_and_its_addresses_are_kept(name_server):
+    alias = record(b"\3kv1\xc0\x0c", kind=5)
+    named = record(bytes([10, 96, 0, 9]), name=b"\3kv1\7cluster\0")
+
+    entry = name_server(lambda q: reply(q, alias, record(bytes([10, 96, 0, 1])), named))
+
+    assert (entry["rc"], entry["stdout"]) == (0, "10.96.0.1\n10.96.0.9\n")
+    assert entry["bytes"] == len(entry["stdout"])
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (lambda q: reply(q, code=3), "NXDOMAIN"),
+        (lambda q: reply(q, code=11), "response code 11"),
+        (reply, "no address"),
+        (lambda q: reply(q, record(b"\x0a"))[:-1], "an answer that cannot be read"),
+        (lambda q: reply(q, record(b"abcd"))[:-6], "an answer that cannot be read"),
+        (lambda q: q[:7], "an answer that cannot be read"),
+        (lambda q: b"\0\0" + reply(q)[2:-1] + b"x" * 8, "another answer"),
+    ],
+)
+def test_an_answer_without_an_address_says_why(name_server, monkeypatch, answer, told):
+    monkeypatch.setattr(os, "urandom", lambda count: b"\x12\x34"[:count])
+
+    entry = name_server(answer)
+
+    assert (entry["stdout"], entry["stderr"]) == ("", told)
+    assert entry["rc"] == (2 if "answer" in told else 1)
+
+
+def test_a_name_server_that_is_silent_or_gone_is_a_fact():
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
+        silent.bind(("127.0.0.1", 0))
+        port = silent.getsockname()[1]
+        late = collector.resolve("127.0.0.1", "a.svc", 0.05, port)
+    gone = collector.resolve("127.0.0.1", "a.svc", 1.0, port)
+
+    assert (late["rc"], late["stderr"]) == (1, "no answer")
+    assert (gone["rc"], gone["stderr"]) == (1, "ECONNREFUSED")
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        'clusterDNS:\n- 10.96.0.10\nclusterDomain: "kv.example"\n',
+        "clusterDNS: [10.96.0.10]\nclusterDomain: kv.example\n",
+        "clusterDomain: kv.example\nclusterDNS:\n  - '10.96.0.10'\n",
+    ],
+)
+def test_the_names_that_services_use_are_asked_of_the_clusters_server(
+    tmp_path, monkeypatch, written
+):
+    put(tmp_path, "/var/lib/kubelet/config.yaml", written)
+    monkeypatch.setattr(collector, "resolve", lambda *asked: {"stderr": asked[:2]})
+    reader = collector.Collector(str(tmp_path), collector.Deadline(20), True)
+    services = [
+        {"MOONCAKE_MASTER": "master.kv.svc:50051"},
+        {"MC_MASTER": "http://other.kv.svc.kv.example:50051/"},
+        {"MC_MASTER": "192.0.2.200:50051"},
+    ]
+
+    with ThreadPoolExecutor(2) as pool:
+        collector.ask_cluster_dns(reader, services, pool)
+
+    assert sorted(reader.cmds) == [
+        f"dns 10.96.0.10 {name}.svc.kv.example"
+        for name in ("kubernetes.default", "master.kv", "other.kv")
+    ]
 
 
 def test_the_wheels_of_services_and_of_the_system_are_read(tmp_path):

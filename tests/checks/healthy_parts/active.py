@@ -8,10 +8,12 @@ RAIL = 3
 
 
 def _beside(plan):
-    """Both neighbours in the ring."""
+    """Both neighbours in the ring; the first two that a node of a great fleet knows."""
     peers = {peer.index: peer for peer in plan.peers}
-    count = len(peers) + 1
-    return [peers[(plan.index + step) % count] for step in (1, -1)]
+    ring = [(plan.index + step) % (len(peers) + 1) for step in (1, -1)]
+    if peers.keys() >= set(ring):
+        return [peers[index] for index in ring]
+    return list(plan.peers[:2])
 
 
 def _line(source, target, port):
@@ -99,6 +101,39 @@ def _dropped(document, plan):
     document["cmds"][NFT]["stdout"] = json.dumps({"nftables": rows})
 
 
+def _docker_started(document, plan):
+    """A VF of rail3 is in a bridge, and Docker has set the policy of FORWARD."""
+    rail = plan.rails[RAIL]
+    entry = document["cmds"]["ip -j -d addr"]
+    pf = next(r for r in json.loads(entry["stdout"]) if r["ifname"] == rail.netdev)
+    base = {**pf, "addr_info": [], "parentbus": "pci"}
+    vf = {"ifname": "ens4f0v0", "ifindex": 70, "parentdev": "0000:4a:00.2"}
+    more = {"master": "br-pods", "linkinfo": {"info_slave_kind": "bridge"}}
+    bridge = {"ifname": "br-pods", "ifindex": 71, "linkinfo": {"info_kind": "bridge"}}
+    rows = [{**base, **vf, **more, "address": "02:00:5e:70:00:01"}]
+    rows.append({**base, **bridge, "parentdev": "", "address": "02:00:5e:70:00:02"})
+    entry["stdout"] = json.dumps([*json.loads(entry["stdout"]), *rows])
+    device = "/sys/class/net/ens4f0v0/device"
+    document["files"][device] = {"link": "../../../0000:4a:00.2"}
+    document["files"][f"{device}/physfn"] = {"link": f"../{rail.bdf}"}
+    name = {"family": "ip", "table": "filter", "name": "FORWARD", "prio": 0}
+    kind = {"type": "filter", "hook": "forward", "policy": "drop"}
+    jump = {"jump": {"target": "DOCKER"}}
+    told = {"family": "ip", "table": "filter", "chain": "FORWARD"}
+    docker = {"family": "ip", "table": "filter", "name": "DOCKER"}
+    rules = [
+        {"chain": docker},
+        {"chain": {**name, **kind}},
+        {
+            "rule": {
+                **told,
+                "expr": [_match("meta", {"key": "oifname"}, "docker0"), jump],
+            }
+        },
+    ]
+    document["cmds"][NFT]["stdout"] = json.dumps({"nftables": [*RULESET, *rules]})
+
+
 def _at(change, note, check="act-tcp-handshake", **more):
     return {
         "check": check,
@@ -117,4 +152,10 @@ MUTANTS = [
     _at(_filtered("ECONNREFUSED"), "rejected", fleet=True),
     _at(_masqueraded, "masqueraded"),
     _at(_dropped, "by hand", check="route-nftables-drop"),
+    _at(
+        _docker_started,
+        "vf in a bridge",
+        check="route-forwarding-docker",
+        status="WARN",
+    ),
 ]

@@ -64,7 +64,18 @@ def _links(plan):
         )
         for rail in plan.rails
     ]
-    return [loopback, management, *rails]
+    bridge = {
+        **_link(
+            "br-ex",
+            80,
+            f"02:00:5e:fe:01:{plan.index + 1:02x}",
+            9000,
+            [_address("inet", f"203.0.113.{plan.index + 1}", 24, "global", "br-ex")],
+        ),
+        "operstate": "UNKNOWN",
+        "linkinfo": {"info_kind": "openvswitch"},
+    }
+    return [loopback, management, *rails, bridge]
 
 
 def _rules(plan):

@@ -7,6 +7,8 @@ CNI = "/etc/cni/net.d"
 KUBELET = "/var/lib/kubelet/config.yaml"
 OPERATOR = "kubectl get nicclusterpolicies -o json"
 POLICIES = "kubectl get networkpolicies -A -o json"
+PROXY = "GET http://127.0.0.1:10249/proxyMode"
+DNS = "dns 10.96.0.10 kubernetes.default.svc.cluster.local"
 CONFIG = "kind: KubeletConfiguration\ntopologyManagerPolicy: {}\n"
 
 
@@ -185,6 +187,8 @@ def cmds(plan):
         _store_pod(plan),
         _system_pod(plan, "cilium-x7k2p"),
         _system_pod(plan, "rdma-shared-dp-ds-9hq4c"),
+        _system_pod(plan, "kube-proxy-b6xmw"),
+        _system_pod(plan, "coredns-7c65d6cfc9-4xhkz"),
     ]
     return {
         f"kubectl get node {plan.hostname} -o json": json.dumps(_node(plan)),
@@ -192,6 +196,8 @@ def cmds(plan):
         nads: _list(_nads(plan)),
         "kubectl get sriovnetworknodestates -A -o json": _list([_sriov(plan)]),
         OPERATOR: _list([_operator()]),
+        PROXY: "ipvs",
+        DNS: "10.96.0.1\n",
         POLICIES: _list([_policy()]),
         "kubectl exec -n kv mooncake-store -- show_gids": _show_gids(plan),
     }
@@ -342,6 +348,17 @@ def _not_first(document, plan):
     document["files"][CNI] = {"entries": names}
 
 
+def _other_mode(document, plan):
+    document["cmds"][PROXY]["stdout"] = "iptables"
+
+
+def _dns(**change):
+    def mutate(document, plan):
+        document["cmds"][DNS].update(change)
+
+    return mutate
+
+
 def _table_full(document, plan):
     entry = document["cmds"]["dmesg -J"]
     loaded = json.loads(entry["stdout"])
@@ -366,6 +383,7 @@ def _forgets_a_port(loaded, plan):
 
 
 STORE = "kv/mooncake-store"
+KUBERNETES = "kubernetes.default.svc.cluster.local"
 COUNT = "/proc/sys/net/netfilter/nf_conntrack_count"
 MUTANTS = [
     {"check": "k8s-pod-gids", "subject": STORE, "change": _no_gids},
@@ -404,6 +422,34 @@ MUTANTS = [
         "check": "k8s-deviceplugin-pods",
         "subject": "kube-system/rdma-shared-dp-ds-9hq4c",
         "change": _of_pod("rdma-shared", _crashing),
+    },
+    {
+        "check": "k8s-coredns",
+        "subject": KUBERNETES,
+        "change": _dns(rc=1, stdout="", stderr="no answer", ms=3000),
+    },
+    {
+        "check": "k8s-coredns",
+        "subject": KUBERNETES,
+        "change": _dns(ms=1400),
+        "note": "slow",
+    },
+    {
+        "check": "k8s-coredns",
+        "subject": "kube-system/coredns-7c65d6cfc9-4xhkz",
+        "change": _of_pod("coredns", _crashing),
+        "note": "pod",
+    },
+    {
+        "check": "k8s-kube-proxy",
+        "status": "WARN",
+        "change": _of_pod("kube-proxy", _crashing),
+    },
+    {
+        "check": "k8s-kube-proxy",
+        "status": "WARN",
+        "change": _other_mode,
+        "note": "mode",
     },
     {
         "check": "k8s-sidecar",

@@ -35,6 +35,8 @@ TIMEDATECTL = (
 )
 CHRONYC = "chronyc -c tracking"
 SWITCH = "leaf-{}"
+NVMES = ("nvme0", "nvme1")
+SMART = "nvme smart-log /dev/{} -o json"
 RAM_KIB = 2 << 30
 FREE_PAGES = 65536
 DISKS = (
@@ -68,6 +70,21 @@ def _lldp(plan):
     return json.dumps({"lldp": [{"interface": rows}]})
 
 
+def smart(**changed):
+    """The health of a disk, as `nvme` prints it."""
+    health = {
+        "critical_warning": 0,
+        "temperature": 309,
+        "avail_spare": 100,
+        "spare_thresh": 10,
+        "percent_used": 3,
+        "power_on_hours": 8123,
+        "media_errors": 0,
+        "num_err_log_entries": 0,
+    }
+    return json.dumps({**health, **changed}, indent=2) + "\n"
+
+
 def cmds(plan):
     return {
         CHRONYC: TRACKING.format(offset="0.000012345", leap="Normal"),
@@ -75,6 +92,7 @@ def cmds(plan):
         "systemctl --failed --plain --no-legend": "",
         "uname -r": f"{plan.kernel}\n",
         "lldpctl -f json0": _lldp(plan),
+        **{SMART.format(name): smart() for name in NVMES},
     }
 
 
@@ -118,6 +136,8 @@ def files(plan):
         "/sys/devices/system/clocksource/clocksource0/current_clocksource": "tsc\n",
         "/etc/os-release": 'ID=ubuntu\nVERSION_ID="24.04"\n',
         "/run/reboot-required": {"errno": "ENOENT"},
+        "/sys/class/nvme": NVMES,
+        **{f"/sys/class/nvme/{name}/transport": "pcie\n" for name in NVMES},
         **_numa(plan, 0),
         **_numa(plan, 1),
     }
@@ -357,6 +377,25 @@ MUTANTS = [
         "subject": _of_service,
         "status": "WARN",
         "change": _pinned_to("0-1"),
+    },
+    {
+        "check": "disk-smart",
+        "subject": "nvme1",
+        "change": _output(SMART.format("nvme1"), smart(critical_warning=4)),
+    },
+    {
+        "check": "disk-smart",
+        "subject": "nvme0",
+        "status": "WARN",
+        "change": _output(SMART.format("nvme0"), smart(percent_used=97)),
+        "note": "worn",
+    },
+    {
+        "check": "disk-smart",
+        "subject": "nvme0",
+        "status": "WARN",
+        "change": _output(SMART.format("nvme0"), smart(media_errors=2)),
+        "note": "media",
     },
     {"check": "disk-ssd-present", "change": _disks("xfs rw", "xfs ro"), "note": "ro"},
     {"check": "disk-ssd-present", "change": _disks("/dev/md0", "none"), "note": "gone"},

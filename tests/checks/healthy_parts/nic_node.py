@@ -78,6 +78,7 @@ def cmds(plan):
         "ibv_devinfo -l": f"{len(plan.rails)} HCAs found:\n"
         + "".join(f"\t{rail.device}\n" for rail in plan.rails)
         + "\n",
+        "systemctl is-active irqbalance.service": (3, "inactive\n", ""),
     }
     for rail in plan.rails:
         found |= {
@@ -89,8 +90,15 @@ def cmds(plan):
             f"mstconfig -d {rail.bdf} -e q": _mstconfig(rail),
             f"ethtool -g {rail.netdev}": _queues("Ring", RINGS),
             f"ethtool -l {rail.netdev}": _queues("Channel", CHANNELS),
+            f"irqs {rail.bdf}": interrupts(rail),
         }
     return found
+
+
+def interrupts(rail):
+    """One for each channel, each on one processor of the NIC's own NUMA node."""
+    own = [f"{at} {48 * rail.numa + at % 48}\n" for at in range(63)]
+    return f"# {len(own)} interrupts\n" + "".join(own)
 
 
 def _queues(kind, rows):

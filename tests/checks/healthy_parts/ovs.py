@@ -7,6 +7,7 @@ import json
 
 LIST = "ovs-vsctl --timeout=5 --format=json list"
 LOG = "/var/log/openvswitch/ovs-vswitchd.log"
+NAMED = "configured netdevs"
 NONE = ["set", []]
 VERSION = "ovs-vswitchd (Open vSwitch) 3.1.0\n"
 COUNTERS = (
@@ -267,6 +268,7 @@ def cmds(plan):
         f"{LIST} Interface": table(*_interfaces(plan)),
         f"{LIST} Controller": table(*_controllers(plan)),
         f"{LIST} Manager": table(),
+        NAMED: "# 2 files\n/etc/netplan/50-kv.yaml br-ex eno1\n/etc/netplan/60.yaml\n",
         "ovs-vsctl --timeout=5 list-br": "br-ex\nbr-int\n",
         "ovs-appctl -T 3 version": VERSION,
         "ovs-vswitchd --version": VERSION,
@@ -283,8 +285,34 @@ def cmds(plan):
     }
 
 
+PF, VF = "/sys/bus/pci/devices/0000:c1:00.0", "/sys/bus/pci/devices/0000:c1:00.{}"
+NET = "/sys/class/net"
+
+
+def port(netdev, name):
+    """A port of the switch inside the NIC of the uplinks."""
+    return {
+        f"{NET}/{netdev}/device": {"link": "../../../0000:c1:00.0"},
+        f"{NET}/{netdev}/phys_switch_id": "a088c20003bf6b0c\n",
+        f"{NET}/{netdev}/phys_port_name": f"{name}\n",
+    }
+
+
+def function(number):
+    """A VF that a pod has: its network device is not here."""
+    return {
+        f"{PF}/virtfn{number}": {"link": f"../0000:c1:00.{number + 2}"},
+        f"{VF.format(number + 2)}/driver": {"link": "../../bus/pci/drivers/mlx5_core"},
+        f"{VF.format(number + 2)}/net": (),
+    }
+
+
 def files(plan):
     return {
+        f"{PF}/sriov_numvfs": "1\n",
+        **port(LEGS[0], "p0"),
+        **port("pf0vf0", "pf0vf0"),
+        **function(0),
         "/run/openvswitch": ("db.sock", "ovs-vswitchd.3001.ctl", "ovs-vswitchd.pid"),
         "/run/openvswitch/ovs-vswitchd.pid": "3001\n",
         LOG: log(),
@@ -402,6 +430,25 @@ def _without_module(document, plan):
     text = files["/proc/modules"]["text"]
     kept = [line for line in text.splitlines(True) if "openvswitch" not in line]
     files["/proc/modules"] = {"text": "".join(kept)}
+
+
+def _one_more_function(document, plan):
+    """A pod has a second VF, and its representor was not put into a bridge."""
+    more = {f"{PF}/sriov_numvfs": "2\n", **port("pf0vf1", "pf0vf1"), **function(1)}
+    for path, entry in more.items():
+        known = {"text": entry} if isinstance(entry, str) else entry
+        document["files"][path] = {"entries": []} if entry == () else known
+
+
+def _added_to_the_datapath(document, plan):
+    """`ovs-dpctl add-if`: the kernel knows the port, the database does not."""
+    entry = document["cmds"]["ip -j -d addr"]
+    rows = json.loads(entry["stdout"])
+    bridge = next(row for row in rows if row["ifname"] == "br-ex")
+    more = {"ifname": "veth7", "ifindex": 81, "master": "ovs-system", "addr_info": []}
+    more |= {"linkinfo": {"info_kind": "veth", "info_slave_kind": "openvswitch"}}
+    more |= {"address": "02:00:5e:fe:02:07"}
+    entry["stdout"] = json.dumps([*rows, {**bridge, **more}])
 
 
 _DEAD = (
@@ -581,9 +628,9 @@ MUTANTS = [
         "check": "ovs-uplink-in-bridge",
         "subject": "ens1f0np0",
         "change": _all(
-            _cell("Interface", "pf0vf0", "mtu", 4200),
-            _cell("Interface", "pf0vf0", "mtu_request", NONE),
-            _cell("Interface", "pf0vf0", "name", "ens1f0np0"),
+            _cell("Interface", "ovn-tunnel", "type", ""),
+            _cell("Interface", "ovn-tunnel", "mtu", 4200),
+            _cell("Interface", "ovn-tunnel", "name", "ens1f0np0"),
         ),
     },
     {
@@ -646,6 +693,25 @@ MUTANTS = [
         "change": _cell("Interface", "ens20f0np0", "ingress_policing_rate", 1000),
     },
     {"check": "ovs-module-params", "change": _without_module},
+    {
+        "check": "ovs-not-persistent",
+        "status": "WARN",
+        "subject": "br-ex",
+        "change": _says(NAMED, "# 1 files\n/etc/netplan/60.yaml eno1\n"),
+    },
+    {
+        "check": "ovs-not-persistent",
+        "status": "WARN",
+        "subject": "veth7",
+        "change": _added_to_the_datapath,
+        "note": "datapath",
+    },
+    {
+        "check": "ovs-rep-present",
+        "status": "WARN",
+        "subject": LEGS[0],
+        "change": _one_more_function,
+    },
     {
         "check": "ovs-netdev-offloads",
         "subject": "ens20f1np1",

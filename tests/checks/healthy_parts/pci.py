@@ -6,6 +6,7 @@ Single faults of `rules/iommu.py` and `rules/pcie.py`.
 import json
 
 PCI = "/sys/bus/pci/devices"
+DRIVERS = "/sys/bus/pci/drivers"
 GRUB = (
     'GRUB_DEFAULT=0\nGRUB_CMDLINE_LINUX_DEFAULT="quiet"\n'
     'GRUB_CMDLINE_LINUX="intel_iommu=on iommu=pt"\n'
@@ -75,8 +76,21 @@ def _relation(one, other, near):
     return "NODE" if one.numa == other.numa else "SYS"
 
 
+SHOW = (
+    "systemctl show --property=LoadState --property=UnitFileState --property=Result"
+    " --property=ExecMainStartTimestampMonotonic disable-pcie-acs.service"
+)
+
+
+def unit(began_us=21500000, **changed):
+    """What switches ACS off at every boot."""
+    told = {"LoadState": "loaded", "UnitFileState": "enabled", "Result": "success"}
+    told |= {"ExecMainStartTimestampMonotonic": began_us, **changed}
+    return "".join(f"{name}={value}\n" for name, value in told.items())
+
+
 def cmds(plan):
-    found = {"nvidia-smi topo -m": topology(plan)}
+    found = {"nvidia-smi topo -m": topology(plan), SHOW: unit()}
     for rail in plan.rails:
         found[f"lspci -Dvvv -s {rail.bridge_bdf}"] = bridge(rail.bridge_bdf)
         found[f"lspci -Dvvv -s {rail.bdf}"] = nic(rail.bdf)
@@ -92,6 +106,7 @@ def files(plan):
     found = {
         "/etc/default/grub": GRUB,
         "/etc/kernel/cmdline": {"errno": "ENOENT"},
+        DRIVERS: ("ahci", "mlx5_core", "nvidia", "nvme", "pcieport"),
     }
     for rail in plan.rails:
         base = f"{PCI}/{rail.gpu_bdf}"
@@ -106,6 +121,8 @@ def files(plan):
             f"{base}/max_link_width": "16\n",
         }
         names = {"fatal": "FATAL", "nonfatal": "NONFATAL", "correctable": "COR"}
+        found[f"{PCI}/{rail.bdf}/iommu_group/devices"] = (rail.bdf,)
+        found[f"{PCI}/{rail.bdf}/class"] = "0x020000\n"
         for leaf, name in names.items():
             found[f"{PCI}/{rail.bdf}/aer_dev_{leaf}"] = errors(name)
     return found
@@ -183,6 +200,22 @@ def _virtual(documents, plans):
             )
 
 
+def _acs_unit(text):
+    def change(document, plan):
+        document["cmds"][SHOW]["stdout"] = text
+
+    return change
+
+
+def _passed_through(document, plan):
+    """A disk of a virtual machine is in the group of a NIC."""
+    files, bdf = document["files"], plan.rails[6].bdf
+    files[f"{PCI}/{bdf}/iommu_group/devices"]["entries"].append("0000:8e:00.0")
+    files[f"{PCI}/0000:8e:00.0/class"] = {"text": "0x010802\n"}
+    files[DRIVERS]["entries"].append("vfio-pci")
+    files[f"{DRIVERS}/vfio-pci"] = {"entries": ["0000:8e:00.0", "bind", "new_id"]}
+
+
 def _far(document, plan):
     document["cmds"]["nvidia-smi topo -m"]["stdout"] = topology(plan, {6: "SYS"})
 
@@ -246,6 +279,29 @@ MUTANTS = [
             "DMAR: [DMA Read NO_PASID] Request device [{bdf}] fault addr 0xff835000"
             " [fault reason 0x06] PTE Read access is not set"
         ),
+    },
+    {
+        "check": "iommu-acs-not-persistent",
+        "status": "WARN",
+        "change": _acs_unit(unit(0)),
+    },
+    {
+        "check": "iommu-acs-not-persistent",
+        "status": "WARN",
+        "change": _acs_unit(unit(UnitFileState="disabled")),
+        "note": "disabled",
+    },
+    {
+        "check": "iommu-acs-not-persistent",
+        "status": "WARN",
+        "change": _kernel("pcieport {bdf}: pciehp: Slot(12): Card present"),
+        "note": "hotplug",
+    },
+    {
+        "check": "iommu-groups-shared",
+        "status": "WARN",
+        "subject": _label(6),
+        "change": _passed_through,
     },
     {
         "check": "pcie-link-nic",

@@ -302,6 +302,13 @@ def _peer_elsewhere(rows, rail):
     return _row_elsewhere(f"{rail.network[:-4]}9")(rows, rail)
 
 
+def _peer_by_next_rail(rows, rail):
+    """Without a source one peer of the rail is reached over the next rail."""
+    octet = rail.ip.rpartition(".")[2]
+    row = {"dst": f"{rail.network[:-4]}1", "dev": "ens5f0np0", "scope": "link"}
+    return [*rows, {**row, "prefsrc": f"198.18.4.{octet}", "flags": []}]
+
+
 def _linkdown(rows, rail):
     rows[-1]["flags"] = ["linkdown"]
     return rows
@@ -465,6 +472,7 @@ MUTANTS = [
     _at("route-arp-ignore", _sysctl("arp_ignore", 0), "WARN"),
     _at("route-arp-announce", _sysctl("arp_announce", 0), "WARN"),
     _at("route-peer-same-rail", _peer_behind_gateway, fleet=True),
+    _at("route-asymmetric", _rows(_peer_by_next_rail, own=False), "WARN"),
     _at("route-cross-rail", _rows(_row_elsewhere("198.18.5.0/24")), "WARN"),
     {"check": "act-hairpin", "change": _exchange(3), "subject": "mlx5_3"},
     {"check": "act-rc-pingpong", "change": _exchange(11), "subject": "mlx5_3"},
