@@ -7,6 +7,7 @@ reached is the fault of that rail's node; one that others reached, of who did no
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from checks.facts import Unread
@@ -95,6 +96,11 @@ class _View:
             for each in handshakes(node.facts):
                 self.into.setdefault(each.target, []).append(each)
                 self._count(node.name, each)
+        self.dead: dict[str, list[tuple[int, _Tries]]] = {}
+        """Ports that nobody reached, by address."""
+        for (ip, port), tries in sorted(self.tries.items(), key=itemgetter(0)):
+            if tries.is_dead:
+                self.dead.setdefault(ip, []).append((port, tries))
 
     def _count(self, node: str, each: Handshake) -> None:
         tries = self.tries.setdefault((each.target, each.port), _Tries())
@@ -130,11 +136,10 @@ class _View:
     def _dead(self, rail: Rail) -> list[str]:
         """Ports of this rail that nobody reached."""
         found = []
-        for (ip, port), tries in sorted(self.tries.items()):
-            if ip in rail.ips and tries.is_dead:
-                who, first = min(tries.failed.items())
-                many = f" and {len(tries.failed) - 1} more" * (len(tries.failed) > 1)
-                found.append(f"{who}{many} cannot reach {port}: {first.error}")
+        for port, tries in (each for ip in rail.ips for each in self.dead.get(ip, ())):
+            who, first = min(tries.failed.items())
+            many = f" and {len(tries.failed) - 1} more" * (len(tries.failed) > 1)
+            found.append(f"{who}{many} cannot reach {port}: {first.error}")
         return found
 
     def _failed(self, out: Sequence[Handshake]) -> list[str]:

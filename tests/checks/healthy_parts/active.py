@@ -10,10 +10,10 @@ RAIL = 3
 def _beside(plan):
     """Both neighbours in the ring; the first two that a node of a great fleet knows."""
     peers = {peer.index: peer for peer in plan.peers}
-    ring = [(plan.index + step) % (len(peers) + 1) for step in (1, -1)]
-    if peers.keys() >= set(ring):
-        return [peers[index] for index in ring]
-    return list(plan.peers[:2])
+    count = len(peers) + 1
+    if {*peers, plan.index} != set(range(count)):
+        return list(plan.peers[:2])
+    return [peers[(plan.index + step) % count] for step in (1, -1)]
 
 
 def _line(source, target, port):
