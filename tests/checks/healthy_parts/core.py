@@ -64,13 +64,15 @@ def _links(plan):
         )
         for rail in plan.rails
     ]
+    high, low = divmod(plan.index, 250)
+    address = f"203.0.{113 + high}.{low + 1}"
     bridge = {
         **_link(
             "br-ex",
             80,
-            f"02:00:5e:fe:01:{plan.index + 1:02x}",
+            f"02:00:5e:fe:{high + 1:02x}:{low + 1:02x}",
             9000,
-            [_address("inet", f"203.0.113.{plan.index + 1}", 24, "global", "br-ex")],
+            [_address("inet", address, 24, "global", "br-ex")],
         ),
         "operstate": "UNKNOWN",
         "linkinfo": {"info_kind": "openvswitch"},
