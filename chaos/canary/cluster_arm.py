@@ -17,7 +17,7 @@ from chaos.canary.schedule import length_class
 from chaos.clusters import Clusters
 from chaos.errors import ChaosError
 from chaos.load.sample import Ending
-from chaos.steps.prompts import wait_idle
+from chaos.steps.prompts import becomes_idle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from chaos.targets.place import Place
 
 REQUEST_TIMEOUT_S = 30.0
+IDLE_S = 20.0
+"""Seconds after the last request until an engine that still works is one that hangs."""
 WRONG_BYTES, HANGS, RESIDUAL = "wrong_bytes", "hangs", "residual_faults"
 BROKEN_LAWS, OPEN_BREAKERS = "broken_laws", "open_breakers"
 _OPEN_AFTER_S = 30.0
@@ -65,6 +67,7 @@ class ClusterArm:
         run_dir: Path,
         command: str,
         timeout_s: float = REQUEST_TIMEOUT_S,
+        idle_s: float = IDLE_S,
         clock: Callable[[], float] = time.perf_counter,
         wait: Callable[[float], object] = time.sleep,
     ) -> None:
@@ -74,6 +77,8 @@ class ClusterArm:
         self.time_scale = spec.time_scale
         self.spec = spec
         self._timeout_s = timeout_s
+        self._idle_s = idle_s
+        self._stuck: set[str] = set()
         self._clock = clock
         self._wait = wait
         self._clusters = ArmClusters(
@@ -181,8 +186,13 @@ class ClusterArm:
         return self._clock() - begin_s
 
     def settle(self) -> None:
+        """Waits for the engines to be idle; one that never is hangs, once."""
         for engine in self.cluster.engines:
-            wait_idle(self.cluster, engine)
+            if engine in self._stuck:
+                continue
+            if not becomes_idle(self.cluster, engine, timeout_s=self._idle_s):
+                self._stuck.add(engine)
+                self._count(HANGS, 1)
 
     def counters(self) -> Mapping[str, int]:
         with self._lock:

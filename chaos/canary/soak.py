@@ -60,7 +60,7 @@ class Plant:
     settings: tuple[str, ...] = ()
     both: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
-    patched: bool = False
+    patch: str = ""
 
 
 PLANTS: tuple[Plant, ...] = (
@@ -81,12 +81,11 @@ PLANTS: tuple[Plant, ...] = (
         name="page_released_early", defects=("page_released_early",), needs=(DRILLS,)
     ),
     Plant(name="lookup_3x", failpoints=("master:master.lookup=sleep({slow_ms})",)),
-    Plant(name="one_more_rpc", patched=True),
+    Plant(name="one_more_rpc", patch="one_more_rpc"),
     Plant(
         name="breaker_off",
+        patch="breaker_off",
         settings=(
-            "engine.breaker_min_samples=1000000",
-            "engine.breaker_consecutive_deadlines=1000000",
             # Else the quarantine takes the hung master out, and nobody waits for it.
             "engine.quarantine_min_samples=1000000",
             "engine.quarantine_consecutive_faults=1000000",
@@ -198,8 +197,8 @@ class Soak:
 
     def _asked(self, plant: Plant, seed: int, out: Path) -> Asked:
         build = ""
-        if plant.patched:
-            build = str(one_more_rpc(out / "checkout"))
+        if plant.patch:
+            build = str(patched(out / "checkout", plant.patch))
         failpoints = [text.format(slow_ms=self.slow_ms) for text in plant.failpoints]
         scenarios = tuple(
             SCENARIOS / f"{name}.yaml" for name in plant.needs if name != DRILLS
@@ -301,15 +300,16 @@ def verdict_of(trials: Sequence[Trial]) -> bool:
     return bool(trials) and enough and all(trial.good for trial in trials)
 
 
-def one_more_rpc(folder: Path) -> Path:
-    """A checkout whose client asks the master once more for every lookup."""
+def patched(folder: Path, patch: str) -> Path:
+    """A checkout of the reference system with a defect that no setting reaches."""
+    module, text = _PATCHES[patch]
     shutil.copytree(
         ROOT / "refimpl",
         folder / "refimpl",
         ignore=shutil.ignore_patterns("__pycache__"),
     )
-    with (folder / "refimpl" / "client" / "rpc.py").open("a", encoding="utf-8") as out:
-        out.write(_ONE_MORE)
+    with (folder / "refimpl" / module).open("a", encoding="utf-8") as out:
+        out.write(text)
     return folder
 
 
@@ -325,6 +325,19 @@ def _look_up_twice(self, keys, deadline, **settings):
 
 MasterRpc.lookup = _look_up_twice
 """
+_BREAKER_OFF = """
+
+def _stay_closed(self, now, reason):
+    pass
+
+
+Breaker._open = _stay_closed
+"""
+_PATCHES = {
+    "one_more_rpc": ("client/rpc.py", _ONE_MORE),
+    "breaker_off": ("core/breaker.py", _BREAKER_OFF),
+}
+"""Module and what is added to its end, by the name of the patch."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

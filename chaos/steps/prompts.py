@@ -210,6 +210,15 @@ def wait_for(
 
 def wait_idle(cluster: Cluster, engine: str) -> None:
     """Waits until an engine has no request, prefetch or write-back under way."""
+    if not becomes_idle(cluster, engine):
+        message = f"waited {STATE_TIMEOUT_S:g} s for {engine} to be idle"
+        raise HarnessError(message)
+
+
+def becomes_idle(
+    cluster: Cluster, engine: str, *, timeout_s: float = STATE_TIMEOUT_S
+) -> bool:
+    """Whether an engine comes to rest: no request, prefetch or write-back is left."""
 
     def idle() -> bool:
         cache = cluster.engine_state(engine)["hicache"]
@@ -217,7 +226,7 @@ def wait_idle(cluster: Cluster, engine: str) -> None:
         flying = sum(tier["in_flight"] for tier in cache["pages"].values())
         return not busy and not flying
 
-    wait_for(idle, f"{engine} to be idle")
+    return wait_until(idle, timeout_s=timeout_s, poll_s=_POLL_S)
 
 
 def engine_counter(cluster: Cluster, engine: str, name: str, label: str = "") -> int:

@@ -1,17 +1,21 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import json
+import random
+import sys
 from pathlib import Path
 
 import pytest
 
 from chaos.canary import soak as room
 from chaos.canary.result import GateJudgement, GateResult
-from chaos.canary.soak import AA, PLANTS, Plant, Soak, one_more_rpc, summary_of
+from chaos.canary.soak import AA, PLANTS, Plant, Soak, patched, summary_of
 from chaos.defects import DEFECTS
 from chaos.errors import HarnessError
 from chaos.judge.verdict import Verdict
+from refimpl.core.codes import Outcome
 
 
 class Noted(Soak):
@@ -204,15 +208,39 @@ def test_a_soak_without_trials_is_not_good():
     assert room.verdict_of([]) is False
 
 
-def test_one_more_rpc_is_a_whole_checkout_that_still_compiles(tmp_path):
-    found = one_more_rpc(tmp_path / "checkout")
+@pytest.mark.parametrize(
+    ("patch", "module", "word"),
+    [
+        ("one_more_rpc", "client/rpc.py", "_look_up_twice"),
+        ("breaker_off", "core/breaker.py", "_stay_closed"),
+    ],
+)
+def test_a_patch_makes_a_whole_checkout_that_still_compiles(
+    tmp_path, patch, module, word
+):
+    found = patched(tmp_path / "checkout", patch)
 
-    rpc = found / "refimpl" / "client" / "rpc.py"
-    ast.parse(rpc.read_text(encoding="utf-8"))
-    assert "_look_up_twice" in rpc.read_text(encoding="utf-8")
+    changed = found / "refimpl" / module
+    ast.parse(changed.read_text(encoding="utf-8"))
+    assert word in changed.read_text(encoding="utf-8")
     assert (found / "refimpl" / "__main__.py").is_file()
-    ours = Path(room.ROOT) / "refimpl" / "client" / "rpc.py"
-    assert "_look_up_twice" not in ours.read_text(encoding="utf-8")
+    ours = Path(room.ROOT) / "refimpl" / module
+    assert word not in ours.read_text(encoding="utf-8")
+
+
+def test_with_its_breaker_off_a_build_never_opens_whoever_asks(tmp_path):
+    found = patched(tmp_path, "breaker_off") / "refimpl" / "core" / "breaker.py"
+    spec = importlib.util.spec_from_file_location("patched_breaker", found)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    breaker = module.Breaker(module.BreakerSettings(), random.Random(0))
+
+    breaker.trip(1.0, "witnesses")
+    for number in range(100):
+        breaker.record(breaker.admit(1.0 + number / 100), Outcome.FAULT, 1.0)
+
+    assert breaker.state is module.BreakerState.CLOSED
 
 
 def test_an_unknown_plant_is_refused(capsys):
