@@ -14,6 +14,23 @@ from chaos.targets.lab import Lab, LabShape, why_no_lab
 
 _NONE = why_no_lab()
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(_NONE), reason=_NONE)]
+SCENARIO = """\
+name: both stores of a group send wrong bytes
+seed: 14
+cluster: {stores: 2, engines: 1}
+load: {rate_per_s: 1.4, sessions: 8, max_input_tokens: 3072, after: 20s}
+timeline:
+  - together:
+      - {fault: failpoint, target: store-0, name: store.corrupt, spec: "on"}
+      - {fault: failpoint, target: store-1, name: store.corrupt, spec: "on"}
+    at: 15s
+    for: 25s
+abort: none
+abort_reason: wrong bytes are what is counted
+steady_state: {recovery_slo: 100s}
+judge: [O3, O4, O11]
+"""
+SETTINGS = ("engine.l2_pages=64",)  # one engine of its own would remember everything
 GROUP = (("master", "engine-0"), ("store-0",), ("store-1",))
 GROUPS = {"blue": ("lab0", "lab1", "lab2"), "green": ("lab3", "lab4", "lab5")}
 
@@ -38,32 +55,41 @@ def inventory(tmp_path_factory):
 
 
 def asked(inventory, out, **canary):
+    scenario = out / "corrupt.yaml"
+    scenario.write_text(SCENARIO, encoding="utf-8")
     return Asked(
         sides=(
-            side_of("baseline", "group:blue"),
-            side_of("canary", "group:green", **canary),
+            side_of("baseline", "group:blue", settings=SETTINGS),
+            side_of("canary", "group:green", settings=SETTINGS, **canary),
         ),
         shape=Shape(seed=4, stores=2, engines=1, inventory=str(inventory)),
         out=out,
         requests=60,
         per_block=10,
         sessions=12,
+        scenarios=(scenario,),
     )
 
 
 @pytest.mark.parametrize(
-    ("settings", "wanted"),
-    [([], {"PASS", "INCONCLUSIVE"}), (["engine.prefill_tokens_per_s=400"], {"FAIL"})],
+    ("defects", "wanted"),
+    [([], {"PASS", "INCONCLUSIVE"}), (["checksum_not_checked"], {"FAIL"})],
 )
-def test_two_groups_are_measured_and_judged(inventory, tmp_path, settings, wanted):
+def test_two_groups_are_measured_and_judged(inventory, tmp_path, defects, wanted):
+    """A group of one engine is no proof of a slower build, but wrong bytes are."""
     before = set(state_directory().iterdir())
 
     result = run_asked(
-        asked(inventory, tmp_path, settings=settings), say=lambda _line: None
+        asked(inventory, tmp_path, defects=defects), say=lambda _line: None
     )
 
-    assert result.verdict.value in wanted
+    told = {each.name: each.reason for each in result.judgements}
+    assert result.verdict.value in wanted, told
     assert set(state_directory().iterdir()) <= before
-    for label in ("baseline", "canary"):
-        meta = json.loads((tmp_path / label / "meta.json").read_text(encoding="utf-8"))
-        assert (meta["complete"], meta["requests"]) == (True, 60)
+    metas = [
+        json.loads((tmp_path / label / "meta.json").read_text(encoding="utf-8"))
+        for label in ("baseline", "canary")
+    ]
+    assert [bool(m["counters"]["wrong_bytes"]) for m in metas] == [False, bool(defects)]
+    if not defects:  # harm ends a run early
+        assert [m["complete"] for m in metas] == [True, True]
