@@ -11,9 +11,10 @@ from __future__ import annotations
 import marshal
 import os
 import signal
+import struct
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ T = TypeVar("T")
 MOST_JOBS = 256
 """One byte names a job, and a pipe takes as many at once on every system."""
 _CHUNK = 1 << 20
+_SIZE = struct.Struct("<Q")
 
 
 def shared_out(
@@ -104,7 +106,9 @@ class _Helper:
             suppress(EOFError, ValueError, TypeError),
         ):
             while True:
-                job, encoded = marshal.load(stream)  # noqa: S302 - of our own fork
+                # Whole at once: from a file, marshal asks for a few bytes each.
+                (size,) = _SIZE.unpack(_exactly(stream, _SIZE.size))
+                job, encoded = marshal.loads(_exactly(stream, size))  # noqa: S302 - ours
                 yield job, encoded
 
     def end(self) -> None:
@@ -115,6 +119,14 @@ class _Helper:
         os.waitpid(self._pid, 0)
 
 
+def _exactly(stream: BinaryIO, size: int) -> bytes:
+    """So many bytes; EOFError where the helper ended before."""
+    found = stream.read(size)
+    if len(found) < size:
+        raise EOFError
+    return found
+
+
 def _help(
     queue: int, do: Callable[[int], T], encode: Callable[[T], Any], results: int
 ) -> None:
@@ -123,7 +135,9 @@ def _help(
     try:
         made = [marshal.dumps((job, encode(do(job)))) for job in _taken(queue)]
         with os.fdopen(results, "wb", buffering=_CHUNK) as stream:
-            stream.writelines(made)
+            for each in made:
+                stream.write(_SIZE.pack(len(each)))
+                stream.write(each)
         code = 0
     finally:
         os._exit(code)

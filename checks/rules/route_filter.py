@@ -6,7 +6,7 @@ from functools import partial
 from ipaddress import ip_interface
 from typing import TYPE_CHECKING
 
-from checks.facts import Facts, Unread
+from checks.facts import Facts, Unread, derived
 from checks.finding import Outcome, bad, ok
 from checks.nftables import ACCEPT, DROP, INWARD, Packet, outcomes, ports_named
 from checks.parse.handshake import ENGINE_PORTS, HANDSHAKE_PORT
@@ -67,7 +67,7 @@ def filtered(
     """
     rules = ruleset(facts)
     doubt = ""
-    for port in (HANDSHAKE_PORT, *ports_named(rules, ENGINE_PORTS)):
+    for port in _ports(facts):
         asked = packet(port)
         for chain, found in outcomes(rules, asked, hooks).items():
             told = f"TCP {port} of {asked.netdev}"
@@ -81,6 +81,12 @@ def filtered(
     if legacy:
         raise Unread("missing", SOURCE, f"{legacy[0]} filters too, and is not in it")
     return ok("no chain drops them", wanted)
+
+
+@derived
+def _ports(facts: Facts) -> tuple[int, ...]:
+    """Those that stand for all that engines use."""
+    return HANDSHAKE_PORT, *ports_named(ruleset(facts), ENGINE_PORTS)
 
 
 def _packet(rail: Rail, port: int) -> Packet:

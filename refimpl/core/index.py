@@ -36,7 +36,8 @@ def mixed(keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 def _differs(rows: NDArray[np.uint64], keys: NDArray[np.uint64]) -> NDArray[np.uint32]:
     """Not 0 where the key of a row is another one: four flags read as one word."""
-    return (rows[:, :KEY_WORDS] != keys).view(np.uint32).reshape(-1)
+    flags: NDArray[np.bool_] = rows[:, :KEY_WORDS] != keys
+    return flags.view(np.uint32).reshape(-1)
 
 
 class KeyIndex:

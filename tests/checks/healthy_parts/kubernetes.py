@@ -83,7 +83,7 @@ def _node(plan):
     return {
         "kind": "Node",
         "metadata": {"name": plan.hostname},
-        "spec": {"podCIDR": f"10.244.{plan.index}.0/24"},
+        "spec": {"podCIDR": f"10.{64 + plan.index // 250}.{plan.index % 250}.0/24"},
         "status": {
             "capacity": resources,
             "allocatable": resources,
