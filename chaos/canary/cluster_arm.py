@@ -15,7 +15,7 @@ from chaos.canary.arms import is_hang
 from chaos.canary.recorder import Row
 from chaos.canary.schedule import length_class
 from chaos.clusters import Clusters
-from chaos.errors import ChaosError
+from chaos.errors import ChaosError, HarnessError
 from chaos.load.sample import Ending
 from chaos.steps.prompts import becomes_idle
 
@@ -78,7 +78,6 @@ class ClusterArm:
         self.spec = spec
         self._timeout_s = timeout_s
         self._idle_s = idle_s
-        self._stuck: set[str] = set()
         self._clock = clock
         self._wait = wait
         self._clusters = ArmClusters(
@@ -186,13 +185,17 @@ class ClusterArm:
         return self._clock() - begin_s
 
     def settle(self) -> None:
-        """Waits for the engines to be idle; one that never is hangs, once."""
+        """Waits for the engines to be idle.
+
+        Raises:
+            HarnessError: One never is. That is a hang and counted, and the arm is not
+                measured any further: what it would still show is not its build's.
+        """
         for engine in self.cluster.engines:
-            if engine in self._stuck:
-                continue
             if not becomes_idle(self.cluster, engine, timeout_s=self._idle_s):
-                self._stuck.add(engine)
                 self._count(HANGS, 1)
+                message = f"{engine} is not idle {self._idle_s:g} s after its requests"
+                raise HarnessError(message)
 
     def counters(self) -> Mapping[str, int]:
         with self._lock:

@@ -129,7 +129,9 @@ class CanaryRun:
         try:
             self._measure()
         except BaseException as error:
-            for recorder in self._recorders.values():
+            for label, recorder in self._recorders.items():
+                if isinstance(error, ChaosError):  # what was counted until then counts
+                    recorder.checkpoint(self._arms[label].counters())
                 recorder.broken(_told(error))
             raise
         for label in ARMS:

@@ -158,6 +158,17 @@ def test_one_counted_event_in_the_canary_fails(sound, name) -> None:
     assert result.exit_code == (5 if name == "residual_faults" else 1)
 
 
+def test_an_arm_that_ended_in_a_hang_convicts_only_the_canary(sound) -> None:
+    """A hang ends a measurement: that of the baseline says nothing of the canary."""
+    hung = {"complete": False, "counters": GOOD | {"hangs": 1}}
+    slower = replace(sound[1], metrics={"ttft_s": 3 * sound[1].metrics["ttft_s"]})
+
+    assert judged(sound, 1, replace(sound[1], **hung)).verdict is Verdict.FAIL
+    baseline = replace(sound[0], **hung)
+    found = judged((sound[0], slower), 0, baseline)
+    assert found.verdict is Verdict.INCONCLUSIVE
+
+
 def test_a_broken_baseline_clears_nobody(sound) -> None:
     result = judged(sound, 0, replace(sound[0], counters=GOOD | {"wrong_bytes": 3}))
 

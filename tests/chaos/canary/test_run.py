@@ -177,6 +177,17 @@ def test_an_arm_that_nobody_counts_has_no_calls(recorders):
     assert all(row.get("rpcs") is None for row in rows(recorders["canary"]))
 
 
+def test_what_was_counted_before_an_arm_broke_is_not_lost(recorders):
+    sides = arms(breaks_after=0)
+    sides["canary"].counts = {"hangs": 1}
+
+    with pytest.raises(HarnessError):
+        CanaryRun(sides, recorders, plan_of()).run()
+
+    found = meta(recorders["canary"])
+    assert (found["complete"], found["counters"]["hangs"]) == (False, 1)
+
+
 def test_an_arm_that_dies_half_way_leaves_two_incomplete_directories(recorders):
     sides = arms(breaks_after=8)
 
