@@ -66,7 +66,10 @@ DRIVERS = "/sys/bus/pci/drivers"
 NVME = "/sys/class/nvme"
 BDF = re.compile(r"^[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$")
 KUBELET = "/var/lib/kubelet/config.yaml"
-CLUSTER_DNS = re.compile(r"(?m)^clusterDNS:\s*(?:\[|-)?\s*[\"']?([0-9A-Fa-f.:]+)")
+CLUSTER_DNS = re.compile(
+    r"(?m)^clusterDNS:[ \t]*(?:\[[ \t]*|\r?\n[ \t]*-[ \t]*)?[\"']?"
+    r"([0-9A-Fa-f]*[.:][0-9A-Fa-f.:]*)"
+)
 CLUSTER_DOMAIN = re.compile(r"(?m)^clusterDomain:\s*[\"']?([\w.-]+)")
 MASTERS = ("MOONCAKE_MASTER", "MOONCAKE_MASTER_SERVER", "MC_MASTER")
 DNS_S = 3.0

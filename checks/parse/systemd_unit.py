@@ -15,8 +15,8 @@ from checks.parse.garbled import Garbled
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_ENABLED = frozenset({"enabled", "enabled-runtime", "static", "generated", "alias"})
-_NOWHERE = frozenset({"not-found", "masked"})
+_ENABLED = frozenset({"enabled", "generated", "alias"})
+"""Not `enabled-runtime`: that is in /run, and gone with the boot."""
 _NOT_BOOTED = "not been booted with systemd"
 
 
@@ -25,9 +25,15 @@ class Unit:
     """One unit; `began_s` is in seconds since boot, None where it never began."""
 
     is_loaded: bool
-    is_enabled: bool
+    state: str
+    """`UnitFileState`; of `static` and `indirect` nobody tells what starts them."""
     result: str
     began_s: float | None
+
+    @property
+    def is_enabled(self) -> bool:
+        """Whether it starts at every boot."""
+        return self.state in _ENABLED
 
 
 def parse_unit(text: str, source: str) -> Unit:
@@ -40,8 +46,8 @@ def parse_unit(text: str, source: str) -> Unit:
     if not began_us.isdigit():
         raise Garbled(source, f"no time: {began_us[:40]!r}")
     return Unit(
-        is_loaded=_property(told, "LoadState", source) not in _NOWHERE,
-        is_enabled=_property(told, "UnitFileState", source) in _ENABLED,
+        is_loaded=_property(told, "LoadState", source) != "not-found",
+        state=_property(told, "UnitFileState", source),
         result=_property(told, "Result", source),
         began_s=int(began_us) / 1e6 if int(began_us) else None,
     )

@@ -19,7 +19,11 @@ _SHOW = (
     "systemctl show --property=LoadState --property=UnitFileState"
     f" --property=Result --property=ExecMainStartTimestampMonotonic {_UNIT}"
 )
-_PLUGGED = re.compile(r"pciehp: Slot\([^)]*\):? (?:Card present|Link Up)")
+_PLUGGED = re.compile(
+    # Kernels before 5.2 name the service, and those before 4.20 the card first.
+    r"pciehp\b.*?(?:[Ss]lot\([^)]*\):? (?:Card present|Link Up)|Card present on Slot\()"
+)
+_UNTOLD = frozenset({"static", "indirect"})
 
 
 @check(
@@ -52,6 +56,8 @@ def _wrong(facts: Facts, found: Unit) -> str:
         return "enabled, and did not run this boot"
     if found.result != "success":
         return f"it ran and failed: {found.result}"
+    if found.state in _UNTOLD:
+        raise Unread("missing", _SHOW, f"{found.state}: nobody tells what starts it")
     if not found.is_enabled:
         return "it ran by hand, and is not enabled for the next boot"
     plugged = _last_plugged(facts)

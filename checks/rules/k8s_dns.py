@@ -44,7 +44,8 @@ def _pods(node: Node) -> list[Subject[_Asked]]:
     except Unread as error:
         if error.kind == "missing":
             return []
-        raise
+        # A name that is not resolved stays a finding when kubectl fails with it.
+        return [Subject(item=error, label="pods of CoreDNS")]
     return [
         Subject(item=pod, label=label_of(pod))
         for pod in every

@@ -372,6 +372,17 @@ def test_the_names_that_services_use_are_asked_of_the_clusters_server(
     ]
 
 
+@pytest.mark.parametrize("written", ["clusterDNS:\nclusterDomain: c.local\n", "x: 1\n"])
+def test_a_kubelet_without_a_name_server_has_nobody_asked(tmp_path, written):
+    put(tmp_path, "/var/lib/kubelet/config.yaml", written)
+    reader = collector.Collector(str(tmp_path), collector.Deadline(20), True)
+
+    with ThreadPoolExecutor(2) as pool:
+        collector.ask_cluster_dns(reader, [{"MC_MASTER": "master.kv.svc"}], pool)
+
+    assert reader.cmds == {}
+
+
 def test_the_wheels_of_services_and_of_the_system_are_read(tmp_path):
     info = "mooncake_transfer_engine-0.3.13.post1.dist-info/METADATA"
     inside = f"/srv/kv cache/lib/python3.11/site-packages/{info}"

@@ -54,6 +54,8 @@ def test_a_unit_that_ran_this_boot_and_runs_at_the_next_passes(bench):
         ({"ExecMainStartTimestampMonotonic": "0"}, "did not run this boot"),
         ({"Result": "exit-code"}, "failed: exit-code"),
         ({"UnitFileState": "disabled"}, "not enabled for the next boot"),
+        ({"UnitFileState": "enabled-runtime"}, "not enabled for the next boot"),
+        ({"LoadState": "masked", "UnitFileState": "masked"}, "not enabled"),
     ],
 )
 def test_r28_nccl_304_a_mitigation_that_a_reboot_undoes_warns(bench, changed, observed):
@@ -64,7 +66,13 @@ def test_r28_nccl_304_a_mitigation_that_a_reboot_undoes_warns(bench, changed, ob
 
 
 @pytest.mark.parametrize(
-    "text", [PLUGGED, "pcieport 0000:17:01.0: pciehp: Slot(3): Link Up"]
+    "text",
+    [
+        PLUGGED,
+        "pcieport 0000:17:01.0: pciehp: Slot(3): Link Up",
+        "pciehp 0000:80:03.0:pcie004: Slot(2): Card present",
+        "pciehp 0000:80:03.0:pcie004: Card present on Slot(2)",
+    ],
 )
 def test_a_card_that_was_put_in_afterwards_warns(bench, text):
     found = judged(bench, shown(), (2.0, PLUGGED), (900.0, text))
@@ -77,11 +85,16 @@ def test_a_card_that_was_put_in_afterwards_warns(bench, text):
     "told",
     [
         "".join(f"{k}={v}\n" for k, v in NOT_THERE.items()),
-        shown(LoadState="masked", UnitFileState="masked"),
+        shown(
+            LoadState="masked",
+            UnitFileState="masked",
+            ExecMainStartTimestampMonotonic="0",
+        ),
+        shown(UnitFileState="static", ExecMainStartTimestampMonotonic="0"),
         shown(UnitFileState="disabled", ExecMainStartTimestampMonotonic="0"),
         (1, "", "System has not been booted with systemd as init system (PID 1).\n"),
     ],
-    ids=["none", "masked", "not in use", "no systemd"],
+    ids=["none", "masked", "static", "not in use", "no systemd"],
 )
 def test_a_node_without_such_a_unit_is_skipped(bench, told):
     assert judged(bench, told).status == "SKIP"
@@ -111,3 +124,9 @@ def test_without_the_log_nobody_knows_of_cards(bench):
 @pytest.mark.parametrize("at", range(len(shown())))
 def test_no_cut_is_taken_for_a_good_unit(bench, at):
     assert judged(bench, shown()[:at]).status != "PASS"
+
+
+def test_of_a_static_unit_nobody_tells_whether_it_starts_again(bench):
+    found = judged(bench, shown(UnitFileState="static"))
+
+    assert found.status == "UNKNOWN"

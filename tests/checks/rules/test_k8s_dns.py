@@ -77,7 +77,14 @@ def test_where_nobody_asked_it_is_unknown_and_without_kubernetes_skipped(bench):
     assert bench.judge(without, only=CHECK).status(CHECK) == "SKIP"
 
 
-def test_pods_that_were_cut_off_are_unknown(bench):
-    seen = judged(bench, "10.96.0.1\n", **{PODS: '{"items": ['})
+@pytest.mark.parametrize("pods", ['{"items": [', (1, "", "connection refused")])
+@pytest.mark.parametrize(
+    ("told", "status"), [("10.96.0.1\n", "PASS"), ((1, "", "no answer"), "FAIL")]
+)
+def test_pods_that_cannot_be_read_are_unknown_and_hide_no_name(
+    bench, pods, told, status
+):
+    seen = judged(bench, told, **{PODS: pods})
 
-    assert seen.status(CHECK) == "UNKNOWN"
+    assert seen.status(CHECK, "pods of CoreDNS") == "UNKNOWN"
+    assert seen.status(CHECK, NAME) == status
