@@ -99,11 +99,21 @@ def _read(result: Result) -> tuple[Line, ...]:
     if result.rc != 0:
         raise Unread("failed", result.line, f"rc {result.rc}: {result.complaint}")
     if result.reading.program == "journalctl":
+        # Who may not see the messages of others is answered with nothing, and rc 0.
+        told = result.stdout if _is_chosen(result) else result.text()
         as_json = result.reading.option("-o", "--output") in {"json", "json-seq"}
-        return parse_journal(result.stdout) if as_json else parse_dmesg(result.stdout)
+        return parse_journal(told) if as_json else parse_dmesg(told)
     if result.reading.option("-J", "--json") is not None:
         return parse_dmesg_json(result.json())
     return parse_dmesg(result.text())
+
+
+def _is_chosen(result: Result) -> bool:
+    """Only some lines were asked for, so there may be none."""
+    return any(
+        result.reading.option(short, long) is not None
+        for short, long in (("-p", "--priority"), ("-g", "--grep"), ("-S", "--since"))
+    )
 
 
 def _seconds(value: Any) -> float | None:

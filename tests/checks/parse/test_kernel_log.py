@@ -62,3 +62,13 @@ def test_json_that_is_cut_off_is_garbled(bench):
         kernel_log(Facts(bench.doc(cmds={"dmesg -J": text})))
 
     assert refused.value.kind == "garbled"
+
+
+def test_a_journal_that_shows_nothing_is_not_a_quiet_boot(bench):
+    hint = "Hint: You are currently not seeing messages from other users.\n"
+    line = "journalctl -k -b -o json -n 5000"
+
+    with pytest.raises(Unread):
+        kernel_log(Facts(bench.doc(cmds={line: (0, "", hint)})))
+    chosen = "journalctl -k -b -p err -o json"
+    assert kernel_log(Facts(bench.doc(cmds={chosen: ""}))) == ()
