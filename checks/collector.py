@@ -143,14 +143,17 @@ DIRECTORIES = (
     "/sys/devices/system/node",
 )
 CONFIGURED = (
-    "/etc/netplan/*",
+    "/etc/netplan/*.yaml",
     "/etc/NetworkManager/system-connections/*",
-    "/etc/systemd/network/*",
+    "/etc/systemd/network/*.network",
+    "/etc/systemd/network/*.netdev",
+    "/etc/systemd/network/*/*.conf",
     "/etc/network/interfaces",
     "/etc/network/interfaces.d/*",
     "/etc/sysconfig/network-scripts/ifcfg-*",
     "/etc/sysconfig/network/ifcfg-*",
 )
+LEFT_OVER = re.compile(r"(?:~|\.(?:bak|old|orig|save|disabled|rpm\w+|dpkg-\w+))$")
 ALWAYS = ("mtu", "operstate", "phys_switch_id")
 NETDEV_WORD = re.compile(r"[\w.@*-]+")
 NETDEV = (
@@ -741,7 +744,11 @@ def read_configured(collector: Collector) -> None:
     """
     names = collector.names("/sys/class/net", keep=False)
     paths = [path for each in CONFIGURED for path in collector.matching(each)]
-    paths = [path for path in paths if os.path.isfile(collector.real(path))]
+    paths = [
+        path
+        for path in paths
+        if os.path.isfile(collector.real(path)) and not LEFT_OVER.search(path)
+    ]
     lines = ["# %d files\n" % len(paths)]
     for path in paths[:MAX_CONFIGURED]:
         entry = collector.look(path)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from checks.parse.ovs_db import Row
 
 _SLAVE = "openvswitch"
+_DATAPATH = "ovs-system"
 _INTERNAL = frozenset({"openvswitch", "tun"})
 """Kinds of internal ports: of the kernel's datapath, and of that in userspace."""
 _OF_DATAPATH = re.compile(r"^(?:genev|vxlan|gre|ip6gre|erspan|bareudp|lisp|stt)_sys")
@@ -47,7 +48,9 @@ def _interfaces(facts: Facts) -> tuple[Row, ...]:
 
 
 def _is_stranger(link: Link, known: set[str]) -> bool:
-    if link.slave_kind != _SLAVE or _OF_DATAPATH.match(link.name):
+    """A port of the datapath, or one that it made itself, which no row tells of."""
+    made = link.kind == _SLAVE and link.name != _DATAPATH
+    if not (made or link.slave_kind == _SLAVE) or _OF_DATAPATH.match(link.name):
         return False
     return link.name not in known
 
@@ -81,7 +84,7 @@ def _addresses(link: Link) -> list[str]:
 def not_persistent(node: Node, link: Link | None) -> Outcome:
     if link is None:
         return ok("nothing beside the database", _EXPECTED)
-    if link.slave_kind == _SLAVE:
+    if _is_stranger(link, {row.name for row in _interfaces(node.facts)}):
         return bad("a port of the datapath that is not in the database", _EXPECTED)
     told = ", ".join(_addresses(link))
     if _is_kept(node.facts, link.name):

@@ -42,11 +42,15 @@ _MOST_ANSWERS = 256
 
 @dataclass(slots=True, kw_only=True)
 class _Search:
-    """What was found of one rail; `left` is how many answers may still be predicted."""
+    """What was found of one rail; `left` is how many answers may still be predicted.
+
+    `doubt` is why a peer could not be judged: it counts where no other peer is wrong.
+    """
 
     pairs: int = 0
     left: int
     wrong: str = ""
+    doubt: Unread | None = None
 
 
 @fleetwide(
@@ -101,6 +105,8 @@ def _asymmetric(nodes: Sequence[Node], seen: View, node: Node, rail: Rail) -> Ou
         _compare(nodes, seen, node, rail, group, decision, range(first, after), found)
         if found.wrong:
             return bad(found.wrong, wanted)
+    if found.doubt is not None:
+        raise found.doubt
     return ok(f"{found.pairs} peers without a detour", wanted)
 
 
@@ -120,22 +126,23 @@ def _compare(
     """
     me = seen.index[id(node)]
     found.pairs += len(run) - group.mine(me, run.start, run.stop)
-    if decision.is_local or decision.devices == {rail.netdev}:
+    if decision.is_local or _is_home(rail, decision):
         return
     if decision.route is not None and decision.route.dst in networks_of(rail):
         return  # rails in one subnet: `route-same-subnet-multi-nic` judges those
     for at in run:
         if group.owners[at] == me:
             continue
-        taken, source = _taken(node, rail, decision, group.numbers[at])
-        if taken is None:
-            continue
-        if not found.left:
-            reason = f"more than {_MOST_ANSWERS} peers are reached by other rails"
-            raise Unread("missing", rail.name, reason)
-        found.left -= 1
         peer = nodes[group.owners[at]]
-        back = _answer(peer, group.texts[at], source)
+        try:
+            taken, source = _taken(node, rail, decision, group.numbers[at])
+            if taken is None:
+                continue
+            _spend(rail, found)
+            back = _answer(peer, group.texts[at], source)
+        except Unread as error:
+            found.doubt = found.doubt or error
+            continue
         if back is None or seen.name(peer, back) != seen.name(node, taken):
             told = "no rail" if back is None else f"{back.name} ({back.netdev})"
             found.wrong = (
@@ -145,10 +152,24 @@ def _compare(
             return
 
 
+def _is_home(rail: Rail, decision: Decision) -> bool:
+    """It leaves by the rail itself, and with an address of the rail."""
+    route = decision.route
+    source = route.prefsrc if route is not None else ""
+    return decision.devices == {rail.netdev} and (not source or source in rail.ips)
+
+
+def _spend(rail: Rail, found: _Search) -> None:
+    if not found.left:
+        reason = f"more than {_MOST_ANSWERS} peers are reached by other rails"
+        raise Unread("missing", rail.name, reason)
+    found.left -= 1
+
+
 def _taken(
     node: Node, rail: Rail, decision: Decision, dst: int
 ) -> tuple[Rail | None, int]:
-    """The rail by which a connection without a source leaves, and its source."""
+    """The other rail by which a connection without a source leaves, and its source."""
     first = _rail_of(node, decision)
     if first is None:
         return None, 0
@@ -179,8 +200,14 @@ def _answer(peer: Node, ip: str, dst: int) -> Rail | None:
 
 
 def _rail_of(node: Node, decision: Decision) -> Rail | None:
-    """The one rail by which it leaves; None where that is another device, or none."""
+    """The one rail by which it leaves; None where that is another device, or none.
+
+    Unread where the kernel chooses among several devices, and a rail is one of them.
+    """
     for rail in node.rails:
-        if not decision.error and decision.devices == {rail.netdev}:
+        if not decision.error and rail.netdev in decision.devices:
+            if len(decision.devices) > 1:
+                reason = f"a packet {decision.leaves()}, as the kernel chooses"
+                raise Unread("missing", rail.name, reason)
             return rail
     return None

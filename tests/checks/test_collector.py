@@ -199,6 +199,25 @@ def test_files_of_the_boot_are_known_by_the_devices_they_name(tmp_path):
     assert "hunter2" not in json.dumps(document)
 
 
+def test_files_that_the_boot_does_not_read_do_not_count(tmp_path):
+    put(tmp_path, "/sys/class/net/br-ex/mtu", "1500\n")
+    kept = "/etc/systemd/network/10-br.network.d/a.conf"
+    put(tmp_path, kept, "[Match]\nName=br-ex\n")
+    for path in (
+        "/etc/netplan/01.yaml.bak",
+        "/etc/netplan/README",
+        "/etc/systemd/network/br.network.disabled",
+        "/etc/NetworkManager/system-connections/br.nmconnection~",
+        "/etc/network/interfaces.d/br.dpkg-old",
+        "/etc/sysconfig/network-scripts/ifcfg-br-ex.rpmsave",
+    ):
+        put(tmp_path, path, "br-ex\n")
+
+    told = run(tmp_path)["cmds"]["configured netdevs"]["stdout"]
+
+    assert told == f"# 1 files\n{kept} br-ex\n"
+
+
 def test_interrupts_of_a_nic_are_one_text_with_their_number(tmp_path, quick):
     device(tmp_path)
     for number, cpus in ((121, "0-47\n"), (99, "3\n")):

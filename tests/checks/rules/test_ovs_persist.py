@@ -74,6 +74,18 @@ def test_a_port_of_the_datapath_that_the_database_lacks_warns(bench):
     assert seen.statuses(CHECK) == {"veth7": "WARN"}
 
 
+def test_an_internal_port_that_the_database_lacks_warns(bench):
+    """`ovs-dpctl add-if ovs-system byhand,type=internal`: it has no master."""
+    seen = judged(bench, {**BRIDGE, "ifname": "byhand"}, {**BRIDGE, "ifname": "br-ex"})
+
+    assert seen.statuses(CHECK) == {"byhand": "WARN"}
+    assert "not in the database" in seen.one(CHECK).observed
+
+
+def test_the_device_of_the_datapath_itself_is_no_port(bench):
+    assert judged(bench, {**BRIDGE, "ifname": "ovs-system"}).status(CHECK) == "PASS"
+
+
 @pytest.mark.parametrize("name", ["genev_sys_6081", "vxlan_sys_4789", "gre_sys"])
 def test_devices_of_tunnels_are_the_datapaths_own(bench, name):
     assert judged(bench, slave(name)).status(CHECK) == "PASS"

@@ -104,6 +104,58 @@ def test_a_route_without_a_source_takes_the_address_of_its_device(bench):
     )
 
 
+def ecmp(octet, **more):
+    hops = [{"gateway": ip(at, 254), "dev": f"eth{at}", "flags": []} for at in (0, 1)]
+    return {"dst": f"{ip(0, octet)}/32", "flags": [], "nexthops": hops, **more}
+
+
+def test_a_choice_among_two_rails_is_unknown(bench):
+    nodes = [doc(bench, "a", 1, ecmp(2)), doc(bench, "b", 2)]
+
+    seen = judged(bench, *nodes)
+
+    found = seen.one(CHECK, "rail0 (eth0, 198.18.0.1)", "a")
+    assert found.status == "UNKNOWN"
+    assert "leaves eth0 or eth1" in found.observed
+
+
+def test_a_choice_of_the_second_look_is_unknown(bench):
+    chosen = ecmp(2, table="102")
+
+    nodes = [doc(bench, "a", 1, detour(2), chosen), doc(bench, "b", 2)]
+
+    seen = judged(bench, *nodes)
+
+    assert seen.status(CHECK, "rail0 (eth0, 198.18.0.1)", "a") == "UNKNOWN"
+
+
+def test_a_peer_that_is_wrong_counts_for_more_than_one_in_doubt(bench):
+    nodes = [
+        doc(bench, "a", 1, ecmp(2), detour(3)),
+        doc(bench, "b", 2),
+        doc(bench, "c", 3),
+    ]
+
+    seen = judged(bench, *nodes)
+
+    assert seen.status(CHECK, "rail0 (eth0, 198.18.0.1)", "a") == "WARN"
+
+
+def test_a_route_of_the_rail_with_the_source_of_another_is_looked_up_again(bench):
+    """By the rule of that source it leaves over the other rail."""
+    foreign = row("eth0", f"{ip(0, 2)}/32", ip(1, 1))
+
+    nodes = [doc(bench, "a", 1, foreign), doc(bench, "b", 2)]
+
+    seen = judged(bench, *nodes)
+
+    found = seen.one(CHECK, "rail0 (eth0, 198.18.0.1)", "a")
+    assert found.status == "WARN"
+    assert found.observed == (
+        "198.18.0.2 is reached over rail1 (eth1), b answers over rail0 (eth0)"
+    )
+
+
 def test_connections_over_management_take_no_other_rail(bench):
     nodes = [doc(bench, "a", 1, detour(2, dev="eno1")), doc(bench, "b", 2)]
 
