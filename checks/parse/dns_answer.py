@@ -45,6 +45,8 @@ def answer(result: Result) -> Answer:
     server, name = result.reading.words
     if result.rc not in {0, 1}:
         raise Unread("failed", result.line, f"rc {result.rc}: {result.complaint}")
+    if not result.ms:  # a question takes some time: nobody measured it
+        raise Unread("missing", result.line, "no time")
     refusal = result.complaint if result.rc else ""
     addresses = () if refusal else _addresses(result)
     return Answer(

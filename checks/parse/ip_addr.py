@@ -52,6 +52,8 @@ class Link:
     parent: str
     addresses: tuple[Address, ...]
     vfs: tuple[Mapping[str, Any], ...]
+    calls: frozenset[str]
+    """Of a bridge: `nf_call_iptables`, ... that are on for it alone."""
 
     @property
     def up(self) -> bool:
@@ -112,6 +114,9 @@ def _joined(one: Link, other: Link) -> Link:
     )
 
 
+_CALLS = ("nf_call_iptables", "nf_call_ip6tables")
+
+
 def _link(row: Any) -> Link:
     if not isinstance(row, Mapping) or not isinstance(row.get("ifname"), str):
         raise Garbled(SOURCE, "a link without a name")
@@ -131,6 +136,7 @@ def _link(row: Any) -> Link:
         parent=str(row.get("parentdev", "")),
         addresses=tuple(_addresses(row.get("addr_info") or ())),
         vfs=tuple(row.get("vfinfo_list") or ()),
+        calls=frozenset(n for n in _CALLS if (details.get("info_data") or {}).get(n)),
     )
 
 

@@ -101,11 +101,16 @@ def _read(result: Result) -> tuple[Line, ...]:
     if result.reading.program == "journalctl":
         # Who may not see the messages of others is answered with nothing, and rc 0.
         told = result.stdout if _is_chosen(result) else result.text()
+        if told.strip() == _NO_ENTRIES:
+            raise Unread("empty", result.line, "no entries")
         as_json = result.reading.option("-o", "--output") in {"json", "json-seq"}
         return parse_journal(told) if as_json else parse_dmesg(told)
     if result.reading.option("-J", "--json") is not None:
         return parse_dmesg_json(result.json())
     return parse_dmesg(result.text())
+
+
+_NO_ENTRIES = "-- No entries --"
 
 
 def _is_chosen(result: Result) -> bool:

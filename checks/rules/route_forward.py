@@ -57,7 +57,7 @@ def forwarding(node: Node, rail: Rail) -> Outcome:
     if not networks:
         raise Unread("missing", "ip -j -d addr", f"no network of {rail.name}")
     network = networks[0]
-    if not _is_filtered(node.facts, network.version):
+    if not _is_filtered(node.facts, bridge, network.version):
         return ok(f"{bridge}: its frames pass by the filter", _WANTED)
 
     def packet(port: int) -> Packet:
@@ -69,10 +69,14 @@ def forwarding(node: Node, rail: Rail) -> Outcome:
     return found if found.status else bad(found.observed, _WANTED)
 
 
-def _is_filtered(facts: Facts, version: int) -> bool:
-    """Whether frames of a bridge go through the chains of IP."""
+def _is_filtered(facts: Facts, bridge: str, version: int) -> bool:
+    """Whether frames of a bridge go through the chains of IP: all do, or its own."""
     path = _CALLS[version]
-    return facts.exists(path) and facts.line(path) != "0"
+    if not facts.exists(path):
+        return False
+    own = links(facts).get(bridge)
+    name = path.rpartition("/")[2].removeprefix("bridge-").replace("-", "_")
+    return facts.line(path) != "0" or (own is not None and name in own.calls)
 
 
 def _bridges(node: Node) -> Mapping[str, str]:

@@ -70,5 +70,7 @@ def test_a_journal_that_shows_nothing_is_not_a_quiet_boot(bench):
 
     with pytest.raises(Unread):
         kernel_log(Facts(bench.doc(cmds={line: (0, "", hint)})))
+    with pytest.raises(Unread):
+        kernel_log(Facts(bench.doc(cmds={"journalctl -k": "-- No entries --\n"})))
     chosen = "journalctl -k -b -p err -o json"
     assert kernel_log(Facts(bench.doc(cmds={chosen: ""}))) == ()

@@ -71,6 +71,11 @@ def test_an_answer_that_is_not_whole_is_unknown(bench, told):
     assert judged(bench, told).status(CHECK, NAME) == "UNKNOWN"
 
 
+@pytest.mark.parametrize("ms", [None, "soon", 0])
+def test_an_answer_that_nobody_timed_is_unknown(bench, ms):
+    assert judged(bench, "10.96.0.1\n", ms).status(CHECK, NAME) == "UNKNOWN"
+
+
 def test_where_nobody_asked_it_is_unknown_and_without_kubernetes_skipped(bench):
     assert bench.judge(bench.doc(files=CNI), only=CHECK).status(CHECK) == "UNKNOWN"
     without = bench.doc(files={"/etc/cni/net.d": {"errno": "ENOENT"}})
