@@ -92,6 +92,14 @@ def test_a_vf_of_another_nic_is_none_of_the_rail(bench):
     assert judged(bench, BRIDGE, VF, **other).status == "PASS"
 
 
+def test_a_bridge_that_filters_by_itself_warns_whatever_the_sysctl(bench):
+    own = {"info_kind": "bridge", "info_data": {"nf_call_iptables": 1}}
+
+    assert judged(bench, BRIDGE | {"linkinfo": own}, MACVLAN, calls="0\n").status == (
+        "WARN"
+    )
+
+
 @pytest.mark.parametrize("calls", ["0\n", {"errno": "ENOENT"}])
 def test_frames_that_skip_the_filter_pass(bench, calls):
     assert judged(bench, BRIDGE, MACVLAN, calls=calls).status == "PASS"
