@@ -291,16 +291,17 @@ class Collector(object):
 
     def names(self, path: str, keep: bool = True) -> List[str]:
         """Keeps a directory; returns its entries."""
-        try:
-            found = sorted(os.listdir(self.real(path)))
-        except OSError as error:
-            if keep:
-                name = errno.errorcode.get(error.errno or 0, "EIO")
-                self.keep_file(path, {"errno": name})
-            return []
+        found, why = self.listed(path)
         if keep:
-            self.keep_file(path, {"entries": found})
+            self.keep_file(path, {"errno": why} if why else {"entries": found})
         return found
+
+    def listed(self, path: str) -> Tuple[List[str], str]:
+        """The entries of a directory, and an errno where it could not be read."""
+        try:
+            return sorted(os.listdir(self.real(path))), ""
+        except OSError as error:
+            return [], errno.errorcode.get(error.errno or 0, "EIO")
 
     def mode(self, path: str) -> None:
         """Keeps the permissions of a device node."""
@@ -819,7 +820,10 @@ def read_interrupts(collector: Collector, nics: List[str]) -> None:
     A file for each of some hundred interrupts would be as much as all other facts.
     """
     for bdf in nics:
-        numbers = collector.names(PCI + "/%s/msi_irqs" % bdf, keep=False)
+        numbers, why = collector.listed(PCI + "/%s/msi_irqs" % bdf)
+        if why not in ("", "ENOENT"):
+            collector.tell("irqs " + bdf, _told(1, "", "msi_irqs: " + why))
+            continue
         lines = ["# %d interrupts\n" % len(numbers)]
         for number in sorted(numbers, key=_natural)[:MAX_IRQS]:
             path = "/proc/irq/%s/smp_affinity_list" % number

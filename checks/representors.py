@@ -3,7 +3,8 @@
 In that mode frames of a VF go to its representor, a network device of the host, until
 somebody says where else. `phys_switch_id` tells the switch, and is refused by a NIC in
 legacy mode, which has none; `phys_port_name` is `p0` for the port to the wire, `pf0vf3`
-for the representor of a VF, `c1pf0vf3` for one of another host.
+for the representor of a VF, `c1pf0vf3` for one of another host, `pf0sf8` for that of a
+sub-function.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 NET = "/sys/class/net"
 _WIRE = re.compile(r"p(\d+)")
 _OF_VF = re.compile(r"(?:c0)?pf(\d+)vf(\d+)")
+_INSIDE = re.compile(r"(?:c\d+)?pf\d+")
 _UNSUPPORTED = frozenset({"EOPNOTSUPP", "ENOTSUP", "ENOENT", "EINVAL"})
 
 
@@ -41,12 +43,12 @@ def ports(facts: Facts) -> Sequence[Port]:
     every = facts.matching(f"{NET}/*/phys_switch_id")
     if not every:
         raise Unread("missing", f"{NET}/*/phys_switch_id", "not collected")
-    found = (_port(facts, path.split("/")[-2], path) for path in every)
+    found = (_port(facts, path.split("/")[-2]) for path in every)
     return tuple(port for port in found if port is not None)
 
 
-def _port(facts: Facts, netdev: str, path: str) -> Port | None:
-    switch = _text(facts, path)
+def _port(facts: Facts, netdev: str) -> Port | None:
+    switch = switch_of(facts, netdev)
     if not switch:
         return None
     name = _text(facts, f"{NET}/{netdev}/phys_port_name")
@@ -56,6 +58,11 @@ def _port(facts: Facts, netdev: str, path: str) -> Port | None:
     if of_vf is not None:
         return Port(netdev=netdev, switch=switch, pf=int(of_vf[1]), vf=int(of_vf[2]))
     return None
+
+
+def switch_of(facts: Facts, netdev: str) -> str:
+    """The switch inside the NIC that this is a port of; "" in legacy mode."""
+    return _text(facts, f"{NET}/{netdev}/phys_switch_id")
 
 
 def _text(facts: Facts, path: str) -> str:
@@ -76,12 +83,19 @@ def functions(facts: Facts) -> Mapping[str, Mapping[int, str]]:
             raise Garbled(path, "no number of a VF")
         target = facts.link(path).rsplit("/", 1)[-1]
         found.setdefault(bdf, {})[int(number)] = target
-    for bdf, every in found.items():
+    for bdf in sorted(_counted(facts) | found.keys()):
         told = facts.number(f"{PCI}/{bdf}/sriov_numvfs")
-        if told != len(every):
-            reason = f"{told} VFs, and {len(every)} of them were read"
+        if told != len(found.get(bdf, {})):
+            reason = f"{told} VFs, and {len(found.get(bdf, {}))} of them were read"
             raise Unread("missing", f"{PCI}/{bdf}/virtfn*", reason)
     return found
+
+
+def _counted(facts: Facts) -> set[str]:
+    """NICs that tell how many VFs they have; other devices may have VFs, too."""
+    numbers = facts.matching(f"{PCI}/*/sriov_numvfs")
+    told = {path.split("/")[-2] for path in numbers if facts.exists(path)}
+    return told & {_address(facts, name) for name in _with_device(facts)}
 
 
 def is_taken(facts: Facts, vf: str) -> bool:
@@ -91,13 +105,24 @@ def is_taken(facts: Facts, vf: str) -> bool:
 
 
 def netdev_of(facts: Facts, bdf: str) -> str:
-    """The network device of a NIC itself, not one of its representors; "" without."""
-    reps = {port.netdev for port in ports(facts) if port.vf is not None}
-    for path in facts.matching(f"{NET}/*/device"):
-        name = path.split("/")[-2]
-        if name not in reps and _address(facts, name) == bdf:
-            return name
-    return ""
+    """The network device of a NIC itself, not one of its representors; "" without.
+
+    Representors of VFs and sub-functions have the address of the NIC, too.
+    """
+    here = [name for name in _with_device(facts) if _address(facts, name) == bdf]
+    wires = {port.netdev for port in ports(facts) if port.vf is None}
+    own = [name for name in here if name in wires]
+    return next(iter(own or [each for each in here if not _is_inside(facts, each)]), "")
+
+
+def _is_inside(facts: Facts, netdev: str) -> bool:
+    """A port of the switch inside a NIC, and not the one to the wire."""
+    return _INSIDE.match(_text(facts, f"{NET}/{netdev}/phys_port_name")) is not None
+
+
+def _with_device(facts: Facts) -> list[str]:
+    """Network devices that some hardware is behind."""
+    return [path.split("/")[-2] for path in facts.matching(f"{NET}/*/device")]
 
 
 def _address(facts: Facts, netdev: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from checks.facts import Unread
 from checks.finding import Outcome, bad, ok
 from checks.parse.ovs_db import rows
 from checks.ports import PCI
@@ -14,6 +15,7 @@ from checks.representors import (
     is_taken,
     netdev_of,
     ports,
+    switch_of,
 )
 from checks.rules.declare import NotHere, Subject, check
 from checks.rules.ovs import LIST, demand
@@ -75,9 +77,14 @@ def rep_present(node: Node, bdf: str) -> Outcome:
 def _wire(facts: Facts, bdf: str) -> Port:
     """The port of the NIC itself; a NIC in legacy mode has no representors."""
     name = netdev_of(facts, bdf)
+    if not name:
+        raise Unread("missing", f"{NET}/*/device", f"no network device of {bdf}")
     for port in ports(facts):
         if port.netdev == name and port.vf is None:
             return port
+    if switch_of(facts, name):
+        reason = "it has a switch inside, and is not its port to the wire"
+        raise Unread("missing", f"{NET}/{name}/phys_port_name", reason)
     raise NotHere("no switchdev mode: its VFs have no representors")
 
 

@@ -230,6 +230,18 @@ def test_interrupts_of_a_nic_are_one_text_with_their_number(tmp_path, quick):
     assert told["bytes"] == len(told["stdout"])
 
 
+def test_interrupts_that_may_not_be_listed_are_not_none(tmp_path):
+    put(tmp_path, f"/sys/bus/pci/devices/{BDF}/msi_irqs", "no directory\n")
+    reader = collector.Collector(str(tmp_path), collector.Deadline(20), False)
+
+    collector.read_interrupts(reader, [BDF, "0000:aa:00.0"])
+    told, _ = reader.snapshot()
+    denied, none = (told[f"irqs {bdf}"] for bdf in (BDF, "0000:aa:00.0"))
+
+    assert (denied["rc"], denied["stderr"]) == (1, "msi_irqs: ENOTDIR")
+    assert (none["rc"], none["stdout"]) == (0, "# 0 interrupts\n")
+
+
 def test_only_disks_of_this_node_are_asked_for_their_health(tmp_path):
     for name, kind in (("nvme0", "pcie\n"), ("nvme1", "rdma\n")):
         put(tmp_path, f"/sys/class/nvme/{name}/transport", kind)

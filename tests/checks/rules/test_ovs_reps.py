@@ -100,8 +100,58 @@ def test_legacy_mode_has_no_representors(bench):
     assert judged(bench, reps=(), **more).status == "SKIP"
 
 
-def test_no_virtual_functions_or_no_ovs_is_no_question(bench):
+@pytest.mark.parametrize("name", ["pf0sf0", "pf0", "c1pf0"])
+def test_a_representor_that_sorts_before_the_uplink_is_not_the_nic(bench, name):
+    more = {
+        f"{NET}/en0sf0/device": {"link": f"../../../{PF}"},
+        f"{NET}/en0sf0/phys_switch_id": SWITCH,
+        f"{NET}/en0sf0/phys_port_name": f"{name}\n",
+    }
+
+    found = judged(bench, "eth0", "rep0", **more)
+
+    assert (found.status, found.subject) == ("WARN", "eth0")
+
+
+def test_in_legacy_mode_the_nic_itself_is_named(bench):
+    refused = {"errno": "EOPNOTSUPP"}
+    more = {
+        f"{NET}/eth0/phys_switch_id": refused,
+        f"{NET}/eth0/phys_port_name": refused,
+    }
+
+    assert judged(bench, reps=(), **more).subject == "eth0"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {f"{NET}/eth0/phys_port_name": {"errno": "EOPNOTSUPP"}},
+        {f"{NET}/eth0/phys_port_name": "pf0\n"},
+        {f"{NET}/eth0/device": None},
+    ],
+    ids=["no name", "a port inside", "no network device"],
+)
+def test_a_switch_without_a_port_to_the_wire_is_unknown(bench, more):
+    assert judged(bench, "rep0", "rep1", **more).status == "UNKNOWN"
+
+
+def test_functions_that_are_counted_and_not_listed_are_unknown(bench):
     without = {f"{PCI}/{PF}/virtfn{at}": None for at in (0, 1)}
+
+    assert judged(bench, "rep0", "rep1", **without).status == "UNKNOWN"
+
+
+def test_functions_of_a_gpu_are_no_question(bench):
+    more = {f"{PCI}/0000:47:00.0/sriov_numvfs": "16\n"}
+
+    assert judged(bench, "rep0", "rep1", **more).status == "PASS"
+
+
+@pytest.mark.parametrize("number", ["0\n", {"errno": "ENOENT"}])
+def test_no_virtual_functions_or_no_ovs_is_no_question(bench, number):
+    without = {f"{PCI}/{PF}/virtfn{at}": None for at in (0, 1)}
+    without[f"{PCI}/{PF}/sriov_numvfs"] = number
 
     assert judged(bench, "eth0", **without).status == "SKIP"
     node = bench.doc(files=files(**{"/run/openvswitch": {"errno": "ENOENT"}}))
