@@ -31,6 +31,8 @@ T = TypeVar("T")
 P = ParamSpec("P")
 _Read = str | tuple[str, ...]
 """One command or path, or all that a derived value rests on."""
+_LAST = "\U0010ffff"
+"""No path has it: what begins with a stem sorts before the stem and this."""
 _Place = tuple[str, str, Words]
 """Program, where it ran, the first of its words (and once without)."""
 
@@ -336,11 +338,8 @@ class Facts:
     def _with_prefix(self, stem: str) -> list[str]:
         if self._paths is None:
             self._paths = sorted(self._files)
-        paths = self._paths
-        begin = end = bisect_left(paths, stem)
-        while end < len(paths) and paths[end].startswith(stem):
-            end += 1
-        return paths[begin:end]
+        begin = bisect_left(self._paths, stem)
+        return self._paths[begin : bisect_left(self._paths, stem + _LAST, begin)]
 
     # What was read, for `source` of findings
 

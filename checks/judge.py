@@ -13,6 +13,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from checks.cohort import Baseline, Cohort, baseline, cohorts
@@ -87,7 +88,7 @@ def _reported(court: _Court, today: dt.date) -> Report:
     findings, profile = court.findings, court.profile
     _collapse(findings, court.rules)
     expired = _waive(findings, profile.waivers, today)
-    findings.sort(key=lambda f: (f.node, f.id, f.subject))
+    findings.sort(key=attrgetter("node", "rule.id", "subject"))
     return Report(
         nodes=tuple(node.name for node in court.nodes),
         cohorts={c.name: tuple(n.name for n in c.nodes) for c in court.cohorts},
@@ -244,30 +245,30 @@ class _Court:
             if isinstance(answer, str):
                 votes.setdefault(key_of(subject), []).append((node.name, answer))
         bases = {key: baseline(cast) for key, cast in votes.items()}
+        alike: dict[tuple[int, str, str], Outcome] = {}
         for node, subject, answer, reads in answers:
             if isinstance(answer, Outcome):
                 self._add(rule, node, subject, answer, reads)
                 continue
-            base = bases[key_of(subject)]
-            outcome = self._compare(rule, node, subject, answer, base)
-            self._add(rule, node, subject, outcome, reads, answer, base)
+            key = key_of(subject)
+            same = (id(node.profile), key, answer)
+            if same not in alike:
+                alike[same] = _compare(rule, node.profile, key, answer, bases[key])
+            outcome = self._since(rule, node, key, answer, alike[same])
+            self._add(rule, node, subject, outcome, reads, answer, bases[key])
 
-    def _compare(
-        self, rule: Rule, node: Node, subject: Subject[Any], value: str, base: Baseline
+    def _since(
+        self, rule: Rule, node: Node, key: str, value: str, outcome: Outcome
     ) -> Outcome:
-        allowed = node.profile.allowed(rule.id, key_of(subject))
-        if allowed is not None:
-            wanted = " or ".join(allowed)
-            if matches(value, allowed):
-                return ok(value, f"{wanted} (profile)")
-            return bad(value, f"{wanted} (profile)")
-        outcome = _against_peers(value, base)
-        if outcome.status not in {Status.PASS, Status.SKIP}:
+        """What has changed since the saved baseline, where nothing else is wrong."""
+        if not self.previous or outcome.status not in {Status.PASS, Status.SKIP}:
             return outcome
-        before = self.previous.get((node.name, rule.id, key_of(subject)))
-        if before is not None and before != value:
+        before = self.previous.get((node.name, rule.id, key))
+        if before is None or node.profile.allowed(rule.id, key) is not None:
+            return outcome
+        if before != value:
             return bad(value, f"{before} (saved baseline)", severity="W")
-        if outcome.status is Status.SKIP and before is not None:
+        if outcome.status is Status.SKIP:
             return ok(value, f"{before} (saved baseline)")
         return outcome
 
@@ -325,6 +326,19 @@ def _parts(nodes: Sequence[Node], processes: int) -> list[Sequence[Node]]:
 def _is_lost(node: Node) -> bool:
     """Nothing came back from it: unreachable, hung, cut off."""
     return bool(node.facts.collector.get("error"))
+
+
+def _compare(
+    rule: Rule, profile: Profile, key: str, value: str, base: Baseline
+) -> Outcome:
+    """What profile or peers say of a value; the same for each who holds it."""
+    allowed = profile.allowed(rule.id, key)
+    if allowed is None:
+        return _against_peers(value, base)
+    wanted = " or ".join(allowed)
+    if matches(value, allowed):
+        return ok(value, f"{wanted} (profile)")
+    return bad(value, f"{wanted} (profile)")
 
 
 def _against_peers(value: str, base: Baseline) -> Outcome:
