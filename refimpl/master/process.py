@@ -20,8 +20,8 @@ from refimpl.clock import Clock
 from refimpl.core.pool import Pool
 from refimpl.errors import PortTaken
 from refimpl.failpoints import Failpoints
+from refimpl.heap import keep_call_memory
 from refimpl.master.guarded import GuardedPool
-from refimpl.master.heap import keep_call_memory
 from refimpl.master.heartbeat import Beats, HeartbeatServer, HeartbeatSettings
 from refimpl.master.maintenance import Maintenance
 from refimpl.master.metrics import CallMetrics

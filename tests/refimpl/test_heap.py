@@ -11,7 +11,7 @@ import pytest
 PROGRAM = """
 import resource, sys
 import numpy as np
-from refimpl.master.heap import keep_call_memory
+from refimpl.heap import keep_call_memory
 
 if sys.argv[1] == "kept" and not keep_call_memory():
     print("no glibc")
@@ -33,7 +33,7 @@ def faults(how: str) -> int:
         timeout=20,
         check=True,
         env={
-            "PYTHONPATH": str(Path(__file__).parents[3]),
+            "PYTHONPATH": str(Path(__file__).parents[2]),
             "MALLOC_MMAP_THRESHOLD_": "131072",
         },
     )

@@ -4,6 +4,11 @@ A temporary array above 128 KiB is by default a mapping of its own: the kernel z
 its pages for each call and takes them away after it, which costs 8,192 keys about a
 third of their time. Kept in one heap, the same pages serve the next call. Tables of
 the pool are larger than the limit and stay mappings that cost nothing until used.
+
+It is one heap for all threads. By default every thread gets one of its own, up to eight
+a core, and each grows to the most that its thread ever held: the memory of a role with
+pools of threads rises for many minutes, and looks like a leak. The interpreter lets one
+thread allocate at a time anyway.
 """
 
 from __future__ import annotations
