@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from chaos.errors import NotHere
 from chaos.judge.conservation import judge_baseline, judge_conservation, judge_growth
 from chaos.judge.limit import at_least, none_of
 from chaos.load.generate import GeneratorSettings, generate
@@ -29,14 +30,17 @@ HOUR_S = 3600.0
 GROWTH_BYTES = 4 << 20
 """What the memory of a role may grow by in an hour, by its median slope."""
 POOL_SLACK = 4
-"""Pools of threads and idle connections are bounded and grow with the load at one time,
-so late peaks may add a few. A leak by any event of the life would add dozens."""
+"""Pools of threads are bounded and grow with the load at one time, so that late peaks
+may add a few. A leak by any event of the life would add dozens."""
+CONNECTION_SLACK = 32
+"""The same for idle connections: four for each of two rails of four stores."""
 _WARM_SHARE = 0.15
 _WARM_FACTOR = 4.0
 """How much busier the warm-up is than the rest."""
 _DEATHS_SHARE = 0.75
 """Their places are free again after the release time: most of it is over at the end."""
 _QUIET_S = 30.0
+_CONNECTIONS = " connections"
 _CHURN_BATCH = 32
 _VALUE_BYTES = 16 << 10
 
@@ -73,12 +77,12 @@ def live(
     warm, rest = seconds * _WARM_SHARE, seconds * (1 - _WARM_SHARE)
     busy = _WARM_FACTOR * rate_per_s
     _live(cluster, load, rng, life, warm, busy, clock, deaths_s=0.0)
-    life.before = counts(footprints(cluster))
+    life.before = held(cluster)
     with MemoryWatch(cluster) as memory:
         deaths_s = rest * _DEATHS_SHARE
         _live(cluster, load, rng, life, rest, rate_per_s, clock, deaths_s=deaths_s)
     life.series = memory.series
-    life.after = counts(footprints(cluster))
+    life.after = held(cluster)
     return life
 
 
@@ -115,12 +119,47 @@ def judge_life(cluster: Cluster, life: Life) -> list[Judgement]:
         ),
         judge_equal("O11", "occupancy", occupancy, 0, unit="tokens"),
         judge_baseline(
-            life.before, life.after, slack=dict.fromkeys(life.before, POOL_SLACK)
+            life.before,
+            life.after,
+            slack={name: slack_of(name) for name in life.before},
         ),
         judge_growth(life.series, horizon_s=HOUR_S * scale, limit_bytes=GROWTH_BYTES),
         _enough("writers died", life.dead_writes),
         _enough("callers gave up", life.aborted),
     ]
+
+
+def slack_of(name: str) -> int:
+    """By how much a count may grow in a life."""
+    return CONNECTION_SLACK if name.endswith(_CONNECTIONS) else POOL_SLACK
+
+
+def held(cluster: Cluster) -> dict[str, int]:
+    """Threads and files of every role, without those of connections that it tells of.
+
+    Connections that an engine keeps for the next call come and go with the load of one
+    moment, each with a thread in its store: they are counted by themselves.
+    """
+    found = counts(footprints(cluster))
+    for engine in cluster.engines:
+        client = cluster.engine_state(engine)["client"]
+        idle = client.get("transfer", {}).get("idle_connections", 0)
+        found[f"{engine}{_CONNECTIONS}"] = idle
+        found[f"{engine} files"] -= idle
+    for store in cluster.stores:
+        served = _served(cluster, store)
+        found[f"{store}{_CONNECTIONS}"] = served
+        found[f"{store} files"] -= served
+        found[f"{store} threads"] -= served
+    return found
+
+
+def _served(cluster: Cluster, store: str) -> int:
+    """Connections that a store serves; none are told of where stores have no door."""
+    try:
+        return int(cluster.role_state(store)["connections"])
+    except NotHere:
+        return 0
 
 
 def _enough(what: str, count: int) -> Judgement:
