@@ -298,7 +298,7 @@ class _Key:
                 held = ", ".join(put.owners) or "nobody knows which store"
                 how = "was replaced" if row.do == "put" else f"is gone ({row.code})"
                 words = f"value {put.value} was acknowledged ({held}) and {how}"
-                yield self._finding(Kind.ACK_LOSS, words, put, row)
+                yield self._lost(Kind.ACK_LOSS, words, put, row)
 
     def _shows_absence(self, row: _Row) -> bool:
         """A definite miss, or a write that only a key without a value lets in."""
@@ -379,8 +379,24 @@ class _Key:
             if put is None or self._undefined(row) or self._may_be_lost(put, row):
                 continue
             words = f"value {put.value} was acknowledged and cannot be read"
-            yield self._finding(Kind.UNREADABLE, f"{words} ({row.code})", put, row)
+            yield self._lost(Kind.UNREADABLE, f"{words} ({row.code})", put, row)
             return
+
+    def _lost(self, kind: Kind, words: str, put: _Row, row: _Row) -> Finding:
+        """What was lost; it is of a kind of its own where another write stands open.
+
+        A system that acknowledges writes of keys that are there (`keeps_old`) may take
+        one for there that has only begun.
+        """
+        open_ = [
+            other
+            for other in self._writes
+            if other is not put and other.code != OK and other.begin_s <= put.end_s
+        ]
+        if not open_:
+            return self._finding(kind, words, put, row)
+        told = f"{words}, beside a write that was not answered"
+        return self._finding(Kind.UNFINISHED, told, open_[-1], put, row)
 
     # -- words ---------------------------------------------------------------------
 

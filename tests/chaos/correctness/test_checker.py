@@ -332,6 +332,26 @@ def test_an_acknowledged_value_that_cannot_be_read_when_all_is_well_is_found():
     assert Story().put(1, -800).missed(-801, quiet=True).found() == []
 
 
+@pytest.mark.parametrize("code", [TIMEOUT, -800])
+def test_a_write_acknowledged_beside_one_that_stands_open_is_told_apart(code):
+    gone = Story(LOOSE).put(1, code).put(2).missed()
+    assert gone.kinds() == [Kind.UNFINISHED]
+    assert gone.found()[0].steps == (0, 1, 2)
+    unread = Story(LOOSE).put(1, answered=False).put(2).missed(-703, quiet=True)
+    assert unread.kinds() == [Kind.UNFINISHED]
+
+
+@pytest.mark.parametrize("code", [0, EXISTS, -200])
+def test_a_write_that_has_ended_or_was_refused_excuses_no_loss(code):
+    story = Story(LOOSE).put(1, code).put(2).missed()
+    assert story.kinds() == [Kind.ACK_LOSS]
+
+
+def test_a_write_that_began_later_excuses_no_loss():
+    story = Story(LOOSE).put(1).put(2, TIMEOUT).missed()
+    assert story.kinds() == [Kind.ACK_LOSS]
+
+
 def test_a_good_read_far_beyond_its_lease_is_late():
     assert Story().put(1).get(1, takes_s=3.5).kinds() == [Kind.LATE_READ]
     assert Story().put(1).get(1, takes_s=2.9).found() == []
