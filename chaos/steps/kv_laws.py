@@ -103,10 +103,13 @@ class Race:
     torn: int = 0
 
     @property
-    def winner(self) -> int:
-        """The first writer that won; 0 when nobody did."""
-        won = (i for i, code in enumerate(self.codes) if code == KvCode.OK)
-        return next(won, 0)
+    def winner(self) -> int | None:
+        """The writer that won; None where more than one is told so, or nobody.
+
+        Which value is the right one is not known then: any whole one may be there.
+        """
+        won = [i for i, code in enumerate(self.codes) if code == KvCode.OK]
+        return won[0] if len(won) == 1 else None
 
 
 def race(

@@ -5,6 +5,7 @@ import threading
 from chaos.judge.verdict import Verdict
 from chaos.steps.kv_laws import (
     KvCode,
+    Race,
     judge_codes,
     judge_refused_before,
     lookups_beside_writes,
@@ -124,3 +125,8 @@ def test_a_key_under_a_lease_for_ever_is_never_removed():
     probe.remove = lambda names, **_: [KvCode.HAS_LEASE] * len(names)
 
     assert seconds_until_removed(probe, ["a"], 0.05) == float("inf")
+
+
+def test_where_two_were_told_that_they_won_no_value_is_the_right_one():
+    assert Race(name="k", codes=[0, -705, 0]).winner is None
+    assert Race(name="k", codes=[-705, -800]).winner is None
