@@ -66,6 +66,8 @@ _POLL_S: Final = 0.05
 _REMOVED_AT_ONCE: Final = 512
 _HELPERS: Final = 8
 _REVERTED: Final = "reverted"
+_NEVER_SAID: Final = "(a line that nobody prints)"
+"""Waited for only of a role that has ended or is late: its last words come with it."""
 
 
 class MooncakeCluster:
@@ -362,7 +364,7 @@ class MooncakeCluster:
 
     def _start_etcd(self) -> None:
         self._spawn(layout.ETCD)
-        door = Admin(address=self.here.etcd())
+        door = Admin(address=self.here.etcd_door())
         self._wait_for(layout.ETCD, lambda: answers(door, "/health"), _ETCD_TIMEOUT_S)
 
     def _wait_ready(self, role: str) -> None:
@@ -393,7 +395,7 @@ class MooncakeCluster:
         missing = sorted(wanted - self.mounted())
         for store in missing:
             if self.process(store) is None:  # raises with its last words
-                self._target.wait_ready(store, "\0", timeout_s=0.1)
+                self._target.wait_ready(store, _NEVER_SAID, timeout_s=0.1)
         if missing:
             raise HarnessError(f"not mounted: {', '.join(missing)}")
 
@@ -409,7 +411,7 @@ class MooncakeCluster:
 
         wait_until(settled, timeout_s=timeout_s, poll_s=_POLL_S)
         if self.process(role) is None or not ready():
-            self._target.wait_ready(role, "\0", timeout_s=0.1)
+            self._target.wait_ready(role, _NEVER_SAID, timeout_s=0.1)
 
     def _as_it_was(self, role: str) -> bool:
         process = self.process(role)

@@ -86,6 +86,10 @@ class Addresses:
     def etcd(self, what: str = "etcd") -> str:
         return self._at(ETCD, "control", what)
 
+    def etcd_door(self) -> str:
+        """Where the harness asks etcd; on one machine where everybody does."""
+        return self._at(ETCD, "management", "etcd")
+
     def master_of(self, user: str) -> str:
         """What a store, a client or an engine is told as the master's address."""
         if self.shape.elected:
@@ -270,11 +274,12 @@ def node_words(here: Addresses, role: str) -> list[str]:
 def etcd_argv(program: str, here: Addresses, directory: str) -> list[str]:
     """The command line of a single etcd that forgets everything with its directory."""
     client, peer = (f"http://{here.etcd(what)}" for what in ("etcd", "etcd-peer"))
+    listens = dict.fromkeys((client, f"http://{here.etcd_door()}"))
     return [
         program,
         "--name=etcd",
         f"--data-dir={directory}",
-        f"--listen-client-urls={client}",
+        f"--listen-client-urls={','.join(listens)}",
         f"--advertise-client-urls={client}",
         f"--listen-peer-urls={peer}",
         f"--initial-advertise-peer-urls={peer}",

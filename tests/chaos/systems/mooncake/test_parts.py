@@ -206,6 +206,28 @@ def test_elected_masters_are_found_through_etcd() -> None:
     assert "--enable_oplog=true" in argv
 
 
+def test_etcd_listens_where_masters_and_where_the_harness_ask() -> None:
+    own = shape_of(ClusterSpec(overrides={"mooncake": {"masters": 2}}))
+
+    def apart(role: str, plane: str = "control", rail: int = 0) -> str:
+        return {"control": "198.18.0.8", "management": "198.19.0.8"}[plane]
+
+    for where, listens in (
+        (apart, "http://198.18.0.8:2379,http://198.19.0.8:2379"),
+        (address, "http://127.9.9.6:2379"),
+    ):
+        here = layout.Addresses(
+            shape=own,
+            address=where,
+            ports=ports.fixed(layout.wanted(own)),
+            local=where is address,
+        )
+        argv = layout.etcd_argv("etcd", here, "/data")
+
+        assert f"--listen-client-urls={listens}" in argv
+        assert here.etcd_door() == listens.rpartition("//")[2]
+
+
 def test_every_role_listens_on_addresses_that_were_said() -> None:
     here = addresses()
     package = Package(directory=Path("/m"), version="", build="")
