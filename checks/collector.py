@@ -154,7 +154,7 @@ CONFIGURED = (
     "/etc/sysconfig/network/ifcfg-*",
 )
 LEFT_OVER = re.compile(r"(?:~|\.(?:bak|old|orig|save|disabled|rpm\w+|dpkg-\w+))$")
-ALWAYS = ("mtu", "operstate", "phys_switch_id")
+ALWAYS = ("mtu", "operstate", "phys_switch_id", "phys_port_name")
 NETDEV_WORD = re.compile(r"[\w.@*-]+")
 NETDEV = (
     "operstate carrier carrier_changes mtu speed address phys_port_name tx_queue_len"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from checks.facts import Facts, Unread, derived
 from checks.parse.garbled import Garbled
-from checks.ports import PCI, bdf_of_netdev
+from checks.ports import CLASS, PCI, bdf_of_netdev
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -95,7 +95,9 @@ def _counted(facts: Facts) -> set[str]:
     """NICs that tell how many VFs they have; other devices may have VFs, too."""
     numbers = facts.matching(f"{PCI}/*/sriov_numvfs")
     told = {path.split("/")[-2] for path in numbers if facts.exists(path)}
-    return told & {_address(facts, name) for name in _with_device(facts)}
+    rdma = facts.matching(f"{CLASS}/*/device")
+    nics = {facts.link(path).rsplit("/", 1)[-1] for path in rdma}
+    return told & (nics | {_address(facts, name) for name in _with_device(facts)})
 
 
 def is_taken(facts: Facts, vf: str) -> bool:
@@ -117,6 +119,8 @@ def netdev_of(facts: Facts, bdf: str) -> str:
 
 def _is_inside(facts: Facts, netdev: str) -> bool:
     """A port of the switch inside a NIC, and not the one to the wire."""
+    if not switch_of(facts, netdev):
+        return False
     return _INSIDE.match(_text(facts, f"{NET}/{netdev}/phys_port_name")) is not None
 
 

@@ -32,6 +32,8 @@ _ABSENT: Final = frozenset({-704, _WITH_ITS_STORE})
 """Not there, or gone with its store: a definite miss (Mooncake `types.h`)."""
 _REFUSED: Final = frozenset({-10, -200, -400, -600, -601, -705, -1700})
 """A write with such an answer has done nothing, and will not."""
+_OPEN: Final = frozenset({NOT_ANSWERED, -901, -9001})
+"""No answer in time, of the system or of its client: it may have begun, and stay so."""
 _HAS_LEASE: Final = -706
 _LATE: Final = -707
 _LEASES: Final = 3.0
@@ -383,20 +385,46 @@ class _Key:
             return
 
     def _lost(self, kind: Kind, words: str, put: _Row, row: _Row) -> Finding:
-        """What was lost; it is of a kind of its own where another write stands open.
-
-        A system that acknowledges writes of keys that are there (`keeps_old`) may take
-        one for there that has only begun.
-        """
-        open_ = [
-            other
-            for other in self._writes
-            if other is not put and other.code != OK and other.begin_s <= put.end_s
-        ]
-        if not open_:
+        """What was lost; it is of a kind of its own where another write stands open."""
+        other = self._open_beside(put, row)
+        if other is None:
             return self._finding(kind, words, put, row)
         told = f"{words}, beside a write that was not answered"
-        return self._finding(Kind.UNFINISHED, told, open_[-1], put, row)
+        return self._finding(Kind.UNFINISHED, told, other, put, row)
+
+    def _open_beside(self, put: _Row, row: _Row) -> _Row | None:
+        """A write that the system may have taken for a value when it acknowledged one.
+
+        It began before and nobody was told its end, its value was never seen and never
+        removed; and of what was acknowledged nothing was ever seen either.
+        """
+        if not self._laws.keeps_old or self._seen_between(put, row):
+            return None
+        for other in self._writes:
+            if (
+                other.code in _OPEN
+                and other.begin_s <= put.end_s
+                and row.begin_s - other.begin_s <= self._laws.open_s
+                and not any(
+                    each.whole and each.seen.variant == other.value
+                    for each in self._rows
+                )
+                and not any(
+                    each.do == "remove"
+                    and each.code == OK
+                    and other.begin_s <= each.end_s
+                    and each.begin_s <= put.begin_s
+                    for each in self._rows
+                )
+            ):
+                return other
+        return None
+
+    def _seen_between(self, put: _Row, row: _Row) -> bool:
+        return any(
+            each.whole and put.end_s <= each.end_s and each.begin_s <= row.end_s
+            for each in self._rows
+        )
 
     # -- words ---------------------------------------------------------------------
 

@@ -31,8 +31,8 @@ class Kind(Enum):
     UNREADABLE = "unreadable"
     """An acknowledged write is there, all is healthy, and it cannot be read."""
     UNFINISHED = "unfinished"
-    """A write was acknowledged beside another one of its key that had begun and was
-    never answered; the key is gone, or cannot be read."""
+    """A write was acknowledged beside another one of its key that nobody was told the
+    end of; no value of the key was ever seen, and it is gone, or cannot be read."""
     LATE_READ = "late-read"
     """A read was good though its lease was over long before its end."""
     STALE_END = "stale-end"

@@ -68,12 +68,17 @@ def judge_correctness(
 def why_untold(played: Played) -> str:
     """Why a play without a finding says nothing, "" when it does.
 
-    It did not come to its end, or no read in it was answered, be it with a miss: calls
-    that break in the harness find nothing either.
+    It did not come to its end, or no read at its end was answered, be it with a miss:
+    calls that break in the harness find nothing either.
     """
-    reads = (one.codes for one in played.operations if one.do == "get")
-    answered = any(code in _ANSWERS for codes in reads for code in codes)
-    return played.unproved or ("" if answered else "no read was answered")
+    answered = _answered(played.operations)
+    return played.unproved or ("" if answered else "no last read was answered")
+
+
+def _answered(operations: Sequence[Operation]) -> int:
+    """Keys of which the last look, after all had healed, told something."""
+    reads = (one.codes for one in operations if one.do == "get" and one.quiet)
+    return sum(code in _ANSWERS for codes in reads for code in codes)
 
 
 def rejudged(events: Sequence[Event]) -> list[Judgement]:
@@ -101,12 +106,14 @@ def _case(
     expects: tuple[str, ...],
     unproved: str,
 ) -> _Case:
+    answered = _answered(operations)
+    silent = "" if answered else "no last read was answered"
     return _Case(
         found=tuple(found),
         expects=expects,
-        reads=record.good_keys(operations, "get"),
+        reads=max(answered, record.good_keys(operations, "get")),
         acknowledged=record.good_keys(operations, "put"),
-        unproved=unproved,
+        unproved=unproved or silent,
     )
 
 

@@ -31,11 +31,13 @@ class Laws:
     (Mooncake; the reference system answers -705). `store_faults` and `master_faults`
     are the kinds of faults on such roles with which a value may be lost, and `tail_s`
     how long after a fault a role may still be taken for dead: until it is heard again.
+    `open_s`: so long a write without an answer may hold its key (`keeps_old` only).
     """
 
     keeps_old: bool = False
     lease_s: float = 0.0
     tail_s: float = 0.0
+    open_s: float = 60.0
     store_faults: frozenset[str] = _LOSES_A_STORE
     master_faults: frozenset[str] = _LOSES_THE_MASTER
 

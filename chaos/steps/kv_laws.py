@@ -103,13 +103,20 @@ class Race:
     torn: int = 0
 
     @property
-    def winner(self) -> int | None:
-        """The writer that won; None where more than one is told so, or nobody.
+    def winners(self) -> list[int]:
+        """The writers that were told so; more than one is against the law."""
+        return [i for i, code in enumerate(self.codes) if code == KvCode.OK]
 
-        Which value is the right one is not known then: any whole one may be there.
-        """
-        won = [i for i, code in enumerate(self.codes) if code == KvCode.OK]
-        return won[0] if len(won) == 1 else None
+
+def read_back(reader: KvProbe, held: Race, *, size_bytes: int) -> tuple[int, int]:
+    """The code of a read after a race, and 1 where it gave no value of a winner."""
+    code, wrong = int(KvCode.NOT_FOUND), 0
+    for winner in held.winners:
+        codes, wrong = reader.read([held.name], size_bytes=size_bytes, variant=winner)
+        code = codes[0]
+        if not wrong:
+            break
+    return code, wrong
 
 
 def race(

@@ -32,15 +32,15 @@ GROWTH_BYTES = 4 << 20
 POOL_SLACK = 4
 """Pools of threads are bounded and grow with the load at one time, so that late peaks
 may add a few. A leak by any event of the life would add dozens."""
-CONNECTION_SLACK = 32
-"""The same for idle connections: four for each of two rails of four stores."""
+IDLE_SLACK = 32
+"""Idle connections of an engine: four for each of two rails of four stores."""
 _WARM_SHARE = 0.15
 _WARM_FACTOR = 4.0
 """How much busier the warm-up is than the rest."""
 _DEATHS_SHARE = 0.75
 """Their places are free again after the release time: most of it is over at the end."""
 _QUIET_S = 30.0
-_CONNECTIONS = " connections"
+_IDLE = " idle connections"
 _CHURN_BATCH = 32
 _VALUE_BYTES = 16 << 10
 
@@ -131,27 +131,37 @@ def judge_life(cluster: Cluster, life: Life) -> list[Judgement]:
 
 def slack_of(name: str) -> int:
     """By how much a count may grow in a life."""
-    return CONNECTION_SLACK if name.endswith(_CONNECTIONS) else POOL_SLACK
+    return IDLE_SLACK if name.endswith(_IDLE) else POOL_SLACK
 
 
 def held(cluster: Cluster) -> dict[str, int]:
     """Threads and files of every role, without those of connections that it tells of.
 
     Connections that an engine keeps for the next call come and go with the load of one
-    moment, each with a thread in its store: they are counted by themselves.
+    moment, each with a thread in its store. They are counted by themselves, and so are
+    connections that stores serve and no engine keeps.
     """
     found = counts(footprints(cluster))
+    nobodys = 0
     for engine in cluster.engines:
         client = cluster.engine_state(engine)["client"]
         idle = client.get("transfer", {}).get("idle_connections", 0)
-        found[f"{engine}{_CONNECTIONS}"] = idle
-        found[f"{engine} files"] -= idle
+        found[f"{engine}{_IDLE}"] = idle
+        nobodys -= idle
+        _take(found, f"{engine} files", idle)
     for store in cluster.stores:
         served = _served(cluster, store)
-        found[f"{store}{_CONNECTIONS}"] = served
-        found[f"{store} files"] -= served
-        found[f"{store} threads"] -= served
+        nobodys += served
+        _take(found, f"{store} files", served)
+        _take(found, f"{store} threads", served)
+    found["connections that no engine keeps"] = nobodys
     return found
+
+
+def _take(found: dict[str, int], name: str, count: int) -> None:
+    """Less of a count that is known; of a role that is gone none is."""
+    if name in found:
+        found[name] -= count
 
 
 def _served(cluster: Cluster, store: str) -> int:

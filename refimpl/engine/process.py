@@ -25,7 +25,7 @@ from refimpl.engine.service import ControlGuard, EngineService
 from refimpl.engine.settings import hicache_settings
 from refimpl.engine.storage import leave, open_storage
 from refimpl.failpoints import Failpoints
-from refimpl.heap import keep_call_memory
+from refimpl.heap import share_one_heap
 from refimpl.hicache import HiCache
 from refimpl.proto import pool_pb2_grpc
 from refimpl.role import (
@@ -59,7 +59,8 @@ def run(settings: EngineSettings) -> int:
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
     # A poll of 20 ms must not wait 5 ms for each thread that computes.
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    keep_call_memory()
+    if settings.storage == "pool":  # Mooncake's own threads keep the heaps they know
+        share_one_heap()
     with EngineProcess(settings) as process:
         announce("engine", settings.name, process.addresses)
         stop.wait()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from chaos.correctness.schedule import Do, Step, load_schedule
+from chaos.correctness.schedule import load_schedule
 from chaos.correctness.soak import drawn
 from chaos.correctness.spaces import modes_of
 from chaos.correctness.suite import Fixtures, play_here
@@ -24,12 +24,6 @@ WHOLE = PATHS[:2]
 """Of a part of a value there is no checksum, so that nobody can tell a flipped bit."""
 MORE = 4
 SHORT, LONG = 20, 60
-
-
-def written_and_read(path):
-    """Before any fault: faults may leave nothing to read, which would prove nothing."""
-    put = Step(do=Do.PUT, by="c0", keys=("first",), value=1)
-    return put, Step(do=Do.GET, by="c0", keys=put.keys, path=path)
 
 
 @pytest.fixture
@@ -69,7 +63,6 @@ def random_schedule(chaos_run):
             schedule,
             target=options.target,
             expects=chosen.expects,
-            steps=(*written_and_read(path), *schedule.steps),
         )
 
     return of

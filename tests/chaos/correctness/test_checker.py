@@ -332,7 +332,7 @@ def test_an_acknowledged_value_that_cannot_be_read_when_all_is_well_is_found():
     assert Story().put(1, -800).missed(-801, quiet=True).found() == []
 
 
-@pytest.mark.parametrize("code", [TIMEOUT, -800])
+@pytest.mark.parametrize("code", [TIMEOUT, -9001])
 def test_a_write_acknowledged_beside_one_that_stands_open_is_told_apart(code):
     gone = Story(LOOSE).put(1, code).put(2).missed()
     assert gone.kinds() == [Kind.UNFINISHED]
@@ -341,8 +341,13 @@ def test_a_write_acknowledged_beside_one_that_stands_open_is_told_apart(code):
     assert unread.kinds() == [Kind.UNFINISHED]
 
 
-@pytest.mark.parametrize("code", [0, EXISTS, -200])
-def test_a_write_that_has_ended_or_was_refused_excuses_no_loss(code):
+def test_where_writes_of_what_is_there_are_refused_nothing_stands_open():
+    story = Story().put(1, TIMEOUT).put(2).missed()
+    assert story.kinds() == [Kind.ACK_LOSS]
+
+
+@pytest.mark.parametrize("code", [0, EXISTS, -200, -800])
+def test_a_write_whose_end_was_told_excuses_no_loss(code):
     story = Story(LOOSE).put(1, code).put(2).missed()
     assert story.kinds() == [Kind.ACK_LOSS]
 
@@ -350,6 +355,25 @@ def test_a_write_that_has_ended_or_was_refused_excuses_no_loss(code):
 def test_a_write_that_began_later_excuses_no_loss():
     story = Story(LOOSE).put(1).put(2, TIMEOUT).missed()
     assert story.kinds() == [Kind.ACK_LOSS]
+
+
+def test_what_was_read_once_did_not_only_begin():
+    story = Story(LOOSE).put(1, TIMEOUT).put(2).get(2).missed()
+    assert Kind.ACK_LOSS in story.kinds()
+    assert Kind.UNFINISHED not in story.kinds()
+    ended = Story(LOOSE).put(1, TIMEOUT).get(1).remove().put(2).missed()
+    assert Kind.UNFINISHED not in ended.kinds()
+
+
+def test_what_was_removed_stands_open_no_more():
+    story = Story(LOOSE).put(1, TIMEOUT).remove().put(2).missed()
+    assert story.kinds() == [Kind.ACK_LOSS]
+
+
+def test_a_write_of_long_ago_stands_open_no_more():
+    story = Story(LOOSE).put(1, TIMEOUT)
+    story.at_s += LOOSE.open_s
+    assert story.put(2).missed().kinds() == [Kind.ACK_LOSS]
 
 
 def test_a_good_read_far_beyond_its_lease_is_late():

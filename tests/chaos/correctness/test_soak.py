@@ -199,7 +199,7 @@ def schedule_file(tmp_path):
         ({}, 0, "nothing found"),
         ({"lies": ("zeros",)}, 1, "zeros: k0"),
         ({"settles": False}, 3, "did not become whole"),
-        ({"lies": ("breaks",)}, 3, "no read was answered"),
+        ({"lies": ("breaks",)}, 3, "no last read was answered"),
     ],
 )
 def test_a_replay_ends_with_what_it_showed(

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import threading
 
+import pytest
+
 from chaos.judge.verdict import Verdict
 from chaos.steps.kv_laws import (
     KvCode,
@@ -10,6 +12,7 @@ from chaos.steps.kv_laws import (
     judge_refused_before,
     lookups_beside_writes,
     race,
+    read_back,
     seconds_until_removed,
     seconds_until_written,
     write_parts,
@@ -41,7 +44,9 @@ class FakeProbe:
         return [0] * len(names)
 
     def read(self, names, *, size_bytes=0, timeout_s=2.0, variant=0):
-        return self.exists(names), 0
+        known = [self.values[name] for name in names if name in self.values]
+        wrong = sum(variant not in (None, value) for value in known)
+        return self.exists(names), wrong
 
     def exists(self, names, *, timeout_s=2.0):
         with self._lock:
@@ -78,7 +83,7 @@ def test_a_race_has_the_codes_of_all_and_the_winner():
     found = race(probe, probe, "key", writers=8, size_bytes=64)
 
     assert sorted(found.codes) == [-705] * 7 + [0]
-    assert probe.values["key"] == found.winner
+    assert [probe.values["key"]] == found.winners
 
 
 def test_every_named_rank_writes_its_part_once():
@@ -127,6 +132,18 @@ def test_a_key_under_a_lease_for_ever_is_never_removed():
     assert seconds_until_removed(probe, ["a"], 0.05) == float("inf")
 
 
-def test_where_two_were_told_that_they_won_no_value_is_the_right_one():
-    assert Race(name="k", codes=[0, -705, 0]).winner is None
-    assert Race(name="k", codes=[-705, -800]).winner is None
+@pytest.mark.parametrize(
+    ("codes", "wrong"),
+    [([-705, 0, -705], 0), ([0, 0, -705], 0), ([0, -705, -705], 1), ([0, -705, 0], 1)],
+)
+def test_what_is_read_after_a_race_is_the_value_of_somebody_who_won(codes, wrong):
+    probe = FakeProbe()
+    probe.write(["k"], size_bytes=64, variant=1)
+
+    assert read_back(probe, Race(name="k", codes=codes), size_bytes=64) == (0, wrong)
+
+
+def test_where_nobody_won_nothing_is_there():
+    race_ = Race(name="k", codes=[-705, -800])
+
+    assert read_back(FakeProbe(), race_, size_bytes=64) == (-704, 0)

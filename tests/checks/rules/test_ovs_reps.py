@@ -123,6 +123,32 @@ def test_in_legacy_mode_the_nic_itself_is_named(bench):
     assert judged(bench, reps=(), **more).subject == "eth0"
 
 
+def test_a_legacy_nic_without_names_of_ports_does_not_hide_the_other(bench):
+    other = "0000:5e:00.0"
+    more = {
+        f"{NET}/abc0/device": {"link": f"../../../{other}"},
+        f"{NET}/abc0/phys_switch_id": {"errno": "ENOENT"},
+        f"{PCI}/{other}/sriov_numvfs": "1\n",
+        f"{PCI}/{other}/virtfn0": {"link": "../0000:5e:00.2"},
+    }
+    rows = json.dumps({"headings": ["name"], "data": [["rep0"], ["rep1"]]})
+    node = bench.doc(cmds={INTERFACES: rows}, files=files(**more))
+
+    told = bench.judge(node, only=CHECK).statuses(CHECK)
+
+    assert told == {"eth0": "PASS", "abc0": "SKIP"}
+
+
+def test_functions_of_a_nic_that_has_only_an_rdma_device_count(bench):
+    other = "0000:5e:00.0"
+    more = {
+        "/sys/class/infiniband/mlx5_7/device": {"link": f"../../../{other}"},
+        f"{PCI}/{other}/sriov_numvfs": "8\n",
+    }
+
+    assert judged(bench, "rep0", "rep1", **more).status == "UNKNOWN"
+
+
 @pytest.mark.parametrize(
     "more",
     [

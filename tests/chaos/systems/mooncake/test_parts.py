@@ -212,9 +212,9 @@ def test_etcd_listens_where_masters_and_where_the_harness_ask() -> None:
     def apart(role: str, plane: str = "control", rail: int = 0) -> str:
         return {"control": "198.18.0.8", "management": "198.19.0.8"}[plane]
 
-    for where, listens in (
-        (apart, "http://198.18.0.8:2379,http://198.19.0.8:2379"),
-        (address, "http://127.9.9.6:2379"),
+    for where, listens, door in (
+        (apart, "0.0.0.0:2379", "198.19.0.8:2379"),
+        (address, "127.9.9.6:2379", "127.9.9.6:2379"),
     ):
         here = layout.Addresses(
             shape=own,
@@ -224,8 +224,9 @@ def test_etcd_listens_where_masters_and_where_the_harness_ask() -> None:
         )
         argv = layout.etcd_argv("etcd", here, "/data")
 
-        assert f"--listen-client-urls={listens}" in argv
-        assert here.etcd_door() == listens.rpartition("//")[2]
+        assert f"--listen-client-urls=http://{listens}" in argv
+        assert f"--advertise-client-urls=http://{here.etcd()}" in argv
+        assert here.etcd_door() == door
 
 
 def test_every_role_listens_on_addresses_that_were_said() -> None:
