@@ -60,9 +60,7 @@ def random_schedule(chaos_run):
             space = dataclasses.replace(space, time_scale=options.time_scale)
         schedule = drawn(dataclasses.replace(chosen, space=space), options.seed, number)
         return dataclasses.replace(
-            schedule,
-            target=options.target,
-            expects=chosen.expects,
+            schedule, target=options.target, expects=chosen.expects
         )
 
     return of
