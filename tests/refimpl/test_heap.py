@@ -45,3 +45,47 @@ def faults(how: str) -> int:
 def test_arrays_of_a_call_cost_no_page_faults_any_more() -> None:
     assert faults("plain") > 1000
     assert faults("kept") < 100
+
+
+ARENAS = """
+import ctypes, sys, threading
+from refimpl.heap import share_one_heap
+
+if not hasattr(ctypes.CDLL(None), "malloc_stats"):
+    print("no glibc")
+    raise SystemExit
+if sys.argv[1] == "shared":
+    assert share_one_heap()
+libc, together = ctypes.CDLL(None), threading.Barrier(4)
+
+def allocate():
+    together.wait()
+    libc.malloc(1 << 10)
+    together.wait()
+
+threads = [threading.Thread(target=allocate) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+libc.malloc_stats()
+"""
+
+
+def arenas(how: str) -> int:
+    done = subprocess.run(
+        [sys.executable, "-c", ARENAS, how],
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=True,
+        env={"PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    if "glibc" in done.stdout:
+        pytest.skip("no glibc here")
+    return done.stderr.count("Arena ")
+
+
+def test_threads_of_an_engine_share_one_heap() -> None:
+    assert arenas("own") > 1
+    assert arenas("shared") == 1
