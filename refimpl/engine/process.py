@@ -23,7 +23,7 @@ from refimpl.engine.ledger import LedgerCollector
 from refimpl.engine.levers import EngineLevers
 from refimpl.engine.service import ControlGuard, EngineService
 from refimpl.engine.settings import hicache_settings
-from refimpl.engine.storage import leave, open_storage
+from refimpl.engine.storage import open_storage
 from refimpl.failpoints import Failpoints
 from refimpl.heap import share_one_heap
 from refimpl.hicache import HiCache
@@ -59,13 +59,11 @@ def run(settings: EngineSettings) -> int:
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
     # A poll of 20 ms must not wait 5 ms for each thread that computes.
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    if settings.storage == "pool":  # Mooncake's own threads keep the heaps they know
-        share_one_heap()
+    share_one_heap()
     with EngineProcess(settings) as process:
         announce("engine", settings.name, process.addresses)
         stop.wait()
         _end_at_the_latest(_STOP_MOST_S)
-    leave(settings)
     return 0
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -63,9 +61,10 @@ def _mooncake(
     settings: EngineSettings, cache_settings: HiCacheSettings, stack: ExitStack
 ) -> tuple[Storage, Counted]:
     from refimpl.hicache.storage.mooncake import MooncakeSettings, MooncakeStorage
-    from refimpl.hicache.storage.native import NativeOptions, opener_of
+    from refimpl.native.client import NativeOptions
+    from refimpl.native.process import ProcessOpener
 
-    opener = opener_of(
+    opener = ProcessOpener(
         NativeOptions(
             master=settings.mooncake_master,
             metadata=settings.mooncake_metadata,
@@ -96,14 +95,3 @@ def _near(settings: EngineSettings) -> str:
         return ""
     return settings.mooncake_near_host or settings.mooncake_host
 
-
-def leave(settings: EngineSettings) -> None:
-    """Ends the process where a native client may still be at work.
-
-    Its threads outlive the interpreter's end and break down there: nothing of ours is
-    open any more, so that nothing is lost.
-    """
-    if settings.storage == "mooncake":
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)

@@ -7,24 +7,21 @@ that what it writes late lands where nobody looks. At most `count` calls can han
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections import Counter
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-import numpy as np
+from refimpl.native.memory import SharedMemory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import numpy as np
     from numpy.typing import NDArray
 
 T = TypeVar("T")
-
-_LEAST_WEIGHT = 19
-"""The nice value of a thread whose call was given up: Mooncake's client spins."""
 
 
 class Lane:
@@ -64,6 +61,7 @@ class Lanes:
         count: lanes, and so threads.
         lane_bytes: memory of each.
         clock: for when calls began and ended.
+        make_way: told the native id of the thread of each call that is given up.
     """
 
     def __init__(
@@ -71,15 +69,17 @@ class Lanes:
         count: int,
         lane_bytes: int,
         clock: Callable[[], float] = time.monotonic,
+        make_way: Callable[[int], None] | None = None,
     ) -> None:
         self.count = count
         self.lane_bytes = lane_bytes
-        self.memory: NDArray[np.uint8] = np.zeros(count * lane_bytes, np.uint8)
+        self.memory = SharedMemory(count * lane_bytes)
         self.most_hung = max(1, count // 8)
         """Of one endpoint; further calls to it are refused while these hang."""
         self.most_used = max(1, count // 2)
         """Of one endpoint: one that hangs leaves lanes for the others."""
         self._clock = clock
+        self._make_way = make_way
         self._lock = threading.Lock()
         self._free = [self._lane(number) for number in reversed(range(count))]
         self._used: Counter[str] = Counter()
@@ -144,7 +144,7 @@ class Lanes:
             self._hung[job.endpoint] += 1
             self._counts["abandoned"] += 1
             thread = job.lane.thread
-        if thread is not None and thread.native_id is not None:
+        if self._make_way and thread is not None and thread.native_id is not None:
             self._make_way(thread.native_id)
         return True
 
@@ -195,7 +195,7 @@ class Lanes:
     # --- locked ---
 
     def _came_back_late(self, job: Job[Any]) -> None:
-        """The lane is good again; its thread, of least weight, is not."""
+        """The lane is good again; its thread, which made way, is not."""
         lane = job.lane
         lane.abandoned, lane.thread = False, None
         self._hung[job.endpoint] -= 1
@@ -212,15 +212,6 @@ class Lanes:
         for bell in self._bells:
             bell.set()
 
-    def _make_way(self, thread: int) -> None:
-        """A call that nobody waits for takes only what others leave."""
-        try:
-            os.setpriority(os.PRIO_PROCESS, thread, _LEAST_WEIGHT)
-        except OSError:
-            # It ended meanwhile. Nothing depends on it.
-            with self._lock:
-                self._counts["not_reniced"] += 1
-
     def _lane(self, number: int) -> Lane:
         first = number * self.lane_bytes
-        return Lane(number, self.memory[first : first + self.lane_bytes])
+        return Lane(number, self.memory.array[first : first + self.lane_bytes])

@@ -27,8 +27,8 @@ from refimpl.hicache.storage.base import StorageResult
 from refimpl.hicache.storage.batches import Read, Write
 from refimpl.hicache.storage.calls import Task, run_tasks
 from refimpl.hicache.storage.lanes import Lane, Lanes
-from refimpl.hicache.storage.native import NotConnected, code_of_exist
 from refimpl.hicache.storage.segments import Segments, fetch_from
+from refimpl.native.client import NotConnected, code_of_exist
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from refimpl.hicache.storage.lanes import Job
-    from refimpl.hicache.storage.native import Native, Opener
+    from refimpl.native.client import Native, Opener
     from refimpl.transfer.cancel import Cancel
 
 _LOG = logging.getLogger(__name__)
@@ -92,7 +92,9 @@ class MooncakeStorage:
         self.settings = settings = settings or MooncakeSettings()
         self._clock = clock
         self._opener = opener
-        self._lanes = Lanes(settings.lanes, settings.lane_bytes, clock)
+        self._lanes = Lanes(
+            settings.lanes, settings.lane_bytes, clock, self._make_way
+        )
         if segments is None and settings.admin:
             segments = Segments(fetch_from(settings.admin), clock=clock)
         self._segments = segments
@@ -204,29 +206,27 @@ class MooncakeStorage:
         }
 
     def close(self) -> None:
-        """Ends the threads that can end; a hung call and its client are left behind."""
+        """Ends the client, with the calls that hang in it, and the threads."""
         with self._lock:
             if self._closed.is_set():
                 return
             self._closed.set()
+            client, self._client = self._client, None
         if self._segments is not None:
             self._segments.close()
+        if client is not None:
+            client.close()
         self._connector.join(_CLOSE_S)
-        busy = self._lanes.close(_CLOSE_S)
-        client, self._client = self._client, None
-        if client is not None and not busy:
-            ending = threading.Thread(target=client.close, daemon=True)
-            ending.start()
-            ending.join(_CLOSE_S)
+        self._lanes.close(_CLOSE_S)
 
     # --- the client ---
 
     def _connect(self) -> None:
-        """Until the master is there: the engine serves without it meanwhile."""
+        """Whenever there is no client: the engine serves without it meanwhile."""
         while not self._closed.is_set():
             try:
                 client = self._opener()
-                code = client.register(self._lanes.memory.ctypes.data, self._bytes)
+                code = client.register(self._lanes.memory)
             except NotConnected as error:
                 code = error.code
             except Exception:  # else the engine would be without L3 for ever
@@ -234,8 +234,10 @@ class MooncakeStorage:
                 code = int(Code.INTERNAL_ERROR)
             else:
                 if not code and self._takes(client):
-                    return
-                client.close()
+                    client.wait()
+                    code = self._lost(client)
+                else:
+                    client.close()
             with self._lock:
                 self._counts[f"connect_{code}"] += 1
             self._closed.wait(self.settings.retry_s)
@@ -247,9 +249,20 @@ class MooncakeStorage:
                 self._client = client
             return not self._closed.is_set()
 
-    @property
-    def _bytes(self) -> int:
-        return int(self._lanes.memory.nbytes)
+    def _lost(self, client: Native) -> int:
+        """Asks it no more; `close` has it already where we are closed."""
+        with self._lock:
+            if self._closed.is_set():
+                return 0
+            self._client = None
+            self._counts["lost"] += 1
+        client.close()
+        return int(Code.RPC_FAIL)
+
+    def _make_way(self, thread: int) -> None:
+        client = self._client
+        if client is not None:
+            client.make_way(thread)
 
     # --- for batches ---
 

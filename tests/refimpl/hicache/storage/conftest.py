@@ -36,6 +36,8 @@ class FakeNative:
         self.delay_s = 0.0
         self.raises: Exception | None = None
         self.closed = False
+        self.gone = threading.Event()
+        self.made_way: list[int] = []
         self.registered = (0, 0)
         self.lock = threading.Lock()
 
@@ -50,9 +52,15 @@ class FakeNative:
     def count(self, kind: str) -> int:
         return sum(1 for call, _ in self.calls if call == kind)
 
-    def register(self, address, size_bytes):
-        self.registered = (address, size_bytes)
+    def register(self, memory):
+        self.registered = (memory.address, memory.size_bytes)
         return 0
+
+    def make_way(self, thread):
+        self.made_way.append(thread)
+
+    def wait(self):
+        self.gone.wait()
 
     def exist(self, names):
         self._called("exist", names, "master")
@@ -92,6 +100,7 @@ class FakeNative:
 
     def close(self):
         self.closed = True
+        self.gone.set()
 
     def _read_one(self, name, address, size, held):
         base, length = self.registered

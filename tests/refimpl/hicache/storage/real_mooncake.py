@@ -90,10 +90,11 @@ def wait_until(state, timeout_s=20.0):
 
 def storage_on(master):
     from refimpl.hicache.storage.mooncake import MooncakeSettings, MooncakeStorage
-    from refimpl.hicache.storage.native import NativeOptions, opener_of
+    from refimpl.native.client import NativeOptions
+    from refimpl.native.process import ProcessOpener
 
     host, admin = master, f"{master}:{ADMIN}"
-    opener = opener_of(NativeOptions(master=f"{master}:{RPC}", host=host, admin=admin))
+    opener = ProcessOpener(NativeOptions(master=f"{master}:{RPC}", host=host, admin=admin))
     storage = MooncakeStorage(opener, MooncakeSettings(admin=admin))
     wait_until(lambda: storage.stats()["connected"] and storage.stats()["segments"])
     return storage

@@ -13,7 +13,7 @@ from refimpl.hicache.storage.mooncake import (
     MooncakeStorage,
     object_name,
 )
-from refimpl.hicache.storage.native import NotConnected
+from refimpl.native.client import NotConnected
 from refimpl.transfer.cancel import Cancel
 
 SLACK_S = 0.5

@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from refimpl.core.codes import Code
-from refimpl.errors import UsageError
 from refimpl.role import parse_address
 from refimpl.security.token import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from refimpl.native.memory import SharedMemory
 
     Opener = Callable[[], "Native"]
 
@@ -27,10 +28,6 @@ _LOCAL_BUFFER_BYTES = 16 << 20
 _KNOCK_S = 0.5
 _ANSWER_BYTES = 4096
 _BIND = "MC_TCP_BIND_ADDRESS"
-_REMEDY = (
-    "install the wheel (pip install 'moonquake[mooncake]') and its one library "
-    "(apt-get install libibverbs1), or choose --storage pool"
-)
 
 
 class NotConnected(Exception):
@@ -44,7 +41,7 @@ class NotConnected(Exception):
 class Native(Protocol):
     """Blocking calls without a deadline; codes are per name, in order."""
 
-    def register(self, address: int, size_bytes: int) -> int:
+    def register(self, memory: SharedMemory) -> int:
         """Makes memory usable for `read` and `write`: 0 or a code."""
         ...
 
@@ -78,7 +75,19 @@ class Native(Protocol):
         """0 or a code; a lease does not hinder it."""
         ...
 
+    def make_way(self, thread: int) -> None:
+        """Nobody waits any more for the call of this thread (its native id)."""
+        ...
+
+    def wait(self) -> None:
+        """Blocks until the client is gone, by its own end or by `close`."""
+        ...
+
     def close(self) -> None: ...
+
+
+class Gone(Exception):
+    """The client ended before it answered: it was killed, or native code broke down."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,34 +102,26 @@ class NativeOptions:
     """HOST:PORT of the master's admin HTTP: a better proof that it is there."""
 
 
-def opener_of(options: NativeOptions) -> Opener:
-    """What opens the client; the wheel is imported now, so that its lack is told now.
+def load(options: NativeOptions) -> Any:
+    """The wheel's module, told to stay on loopback where the host is.
 
     Raises:
-        UsageError: the wheel or its library is not installed.
+        ImportError, OSError: the wheel or its library is not installed.
     """
     if is_loopback(options.host):
         # Else Mooncake advertises the first address of the machine that is no loopback.
         os.environ.setdefault(_BIND, options.host)
-    try:
-        module = importlib.import_module("mooncake.store")
-    except (ImportError, OSError) as error:
-        text = f"--storage mooncake: {error}; {_REMEDY}"
-        raise UsageError(text) from error
-    return lambda: MooncakeClient(module, options)
+    return importlib.import_module("mooncake.store")
 
 
 class MooncakeClient:
-    """`Native` over the wheel.
+    """The calls of `Native` on the wheel; memory by its address in this process.
 
     Raises:
         NotConnected: no master answered.
     """
 
     def __init__(self, module: Any, options: NativeOptions) -> None:
-        knock(options.master)
-        if options.admin:
-            knock_at_admin(options.admin)
         self._module = module
         self._store = module.MooncakeDistributedStore()
         code = self._store.setup(
@@ -192,8 +193,8 @@ class MooncakeClient:
 def knock(master: str, timeout_s: float = _KNOCK_S) -> None:
     """Whether anybody listens there at all.
 
-    `setup` tries for a minute and a half and keeps every other thread of the process
-    from running meanwhile: nobody may call it before the master is there.
+    `setup` tries for a minute and a half and hears nobody meanwhile: it is not called
+    before the master is there.
 
     Raises:
         NotConnected: nobody does.
