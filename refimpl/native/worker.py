@@ -53,6 +53,7 @@ class Worker:
         self._options = options
         self._control = control
         self._client: MooncakeClient | None = None
+        self._memory: mmap.mmap | None = None
         self._base = 0
         self._busy = 0
         self._lock = threading.Lock()
@@ -92,7 +93,7 @@ class Worker:
 
     def _map(self, descriptor: int) -> int:
         assert self._client is not None
-        memory = mmap.mmap(descriptor, 0)
+        self._memory = memory = mmap.mmap(descriptor, 0)  # ends with what holds it
         os.close(descriptor)
         self._base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
         return self._client.register(self._base, len(memory))
