@@ -73,6 +73,7 @@ def _mooncake(
             admin=settings.mooncake_admin,
         )
     )
+    stack.callback(opener.close)
     storage = MooncakeStorage(
         opener,
         MooncakeSettings(
@@ -94,4 +95,3 @@ def _near(settings: EngineSettings) -> str:
     if not settings.mooncake_near:
         return ""
     return settings.mooncake_near_host or settings.mooncake_host
-

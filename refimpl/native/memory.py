@@ -1,4 +1,4 @@
-"""Memory that two processes see: an engine's staging buffers and their native client."""
+"""Memory that two processes see: the staging buffers of an engine, and its client."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from refimpl.core.codes import Code
 from refimpl.errors import UsageError
 from refimpl.native.client import Gone, NotConnected, knock, knock_at_admin
-from refimpl.native.worker import MAP, MESSAGE_BYTES, OPEN, TAKE
+from refimpl.native.worker import MAP, MESSAGE_BYTES, OPEN, READY, TAKE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,6 +35,7 @@ _REMEDY: Final = (
 )
 _START_S: Final = 60.0
 _CLOSE_S: Final = 1.0
+_STDERR: Final = 2
 _LEAST_WEIGHT: Final = 19
 """The nice value of a thread whose call was given up: Mooncake's client spins."""
 
@@ -53,10 +54,11 @@ class Worker:
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "refimpl.native.worker", told],
-                stdin=theirs,
-                stdout=sys.stderr.fileno(),  # ours tells addresses
+                stdin=theirs.fileno(),
+                stdout=_STDERR,  # ours tells addresses
                 start_new_session=True,
             )
+        self._closing = threading.Lock()
         self.control.settimeout(_START_S)
         try:
             wrong = self.hear()
@@ -64,7 +66,7 @@ class Worker:
             self.close()
             raise
         self.control.settimeout(None)
-        if wrong != "-":
+        if wrong != READY:
             self.close()
             raise UsageError(f"--storage mooncake: {wrong}; {_REMEDY}")
 
@@ -76,7 +78,7 @@ class Worker:
     @property
     def pid(self) -> int:
         """Its process."""
-        return self._process.pid
+        return int(self._process.pid)
 
     def ask(self, what: bytes, *descriptors: int) -> int:
         """Says one word, with descriptors, and answers the code that comes back.
@@ -106,22 +108,25 @@ class Worker:
         """
         try:
             said = self.control.recv(MESSAGE_BYTES)
-        except OSError as error:
+        except ConnectionResetError:
+            said = b""
+        except OSError as error:  # it says nothing for a minute, or we closed
             raise Gone(str(error)) from error
         if not said:
             raise Gone("the worker ended")
         return said.decode(errors="replace")
 
     def close(self) -> None:
-        """Lets it take its leave, and ends it when it does not."""
-        with contextlib.suppress(OSError):
-            self.control.shutdown(socket.SHUT_RDWR)
-        try:
-            self._process.wait(_CLOSE_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self.control.close()
+        """Lets it take its leave, and ends it when it does not. Twice is once."""
+        with self._closing:
+            with contextlib.suppress(OSError):
+                self.control.shutdown(socket.SHUT_RDWR)
+            try:
+                self._process.wait(_CLOSE_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            self.control.close()
 
 
 class RemoteClient:
@@ -208,9 +213,9 @@ class RemoteClient:
         calls: Connection | None = getattr(self._own, "calls", None)
         if calls is None:
             ours, theirs = socket.socketpair()
-            with theirs:
+            with ours, theirs:
                 self._worker.say(TAKE, theirs.fileno())
-            calls = self._own.calls = Connection(ours.detach())
+                calls = self._own.calls = Connection(ours.detach())
             try:
                 self._threads[threading.get_native_id()] = calls.recv()
             except (EOFError, OSError) as error:
@@ -227,7 +232,11 @@ class ProcessOpener:
 
     def __init__(self, options: NativeOptions) -> None:
         self._options = options
-        self._worker = Worker(options)
+        try:
+            self._worker = Worker(options)
+        except Gone as error:
+            text = f"--storage mooncake: its client's process: {error}; {_REMEDY}"
+            raise UsageError(text) from error
 
     def __call__(self) -> Native:
         """See `Opener`.
@@ -249,3 +258,7 @@ class ProcessOpener:
         if code:
             raise NotConnected(code)
         return RemoteClient(self._worker)
+
+    def close(self) -> None:
+        """Ends the worker, with whoever still calls."""
+        self._worker.close()

@@ -1,7 +1,7 @@
 """The process that Mooncake's native client lives in; `process.py` starts it.
 
-Standard input is a socket of messages: first the worker says what is wrong with its
-installation, nothing when all is well. Then it is told to open the client, to map the
+Standard input is a socket of messages: first the worker says that it is ready, or what
+is wrong with its installation. Then it is told to open the client, to map the
 memory of the lanes, and to take a connection, on which one thread of the engine calls;
 memory and connections come as descriptors. When that socket ends, so does the worker.
 """
@@ -25,6 +25,7 @@ from refimpl.native.client import MooncakeClient, NativeOptions, NotConnected, l
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+READY: Final = "ready"
 OPEN: Final = b"open"
 MAP: Final = b"map"
 TAKE: Final = b"take"
@@ -169,7 +170,7 @@ def main() -> int:
     except (ImportError, OSError) as error:
         control.send(str(error).encode()[:MESSAGE_BYTES])
         return 1
-    control.send(b"-")
+    control.send(READY.encode())
     worker = Worker(module, options, control)
     worker.serve()
     worker.close()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from refimpl.hicache.storage.lanes import Job, Lane
-    from refimpl.hicache.storage.native import Native
+    from refimpl.native.client import Native
 
 
 GUARD_BYTES = 8

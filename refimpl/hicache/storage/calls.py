@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from refimpl.core.codes import Code
+from refimpl.native.client import Gone
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -28,7 +29,8 @@ class Task(Generic[T]):
     """One native call. `work` runs in a lane's thread, the rest in the caller's.
 
     `fill` puts bytes into the lane's memory before; `take` reads the result, and the
-    memory, after; `fail` hears the code when there is none.
+    memory, after; `fail` hears the code when there is none. Where the client itself was
+    gone none of both is called: that blames no endpoint.
     """
 
     endpoint: str
@@ -120,10 +122,10 @@ class _Run:
 
     def _take(self, task: Task[Any], job: Job[Any]) -> None:
         try:
-            if job.error is not None:
-                task.fail(Code.INTERNAL_ERROR)
-            else:
+            if job.error is None:
                 task.take(job)
+            elif not isinstance(job.error, Gone):
+                task.fail(Code.INTERNAL_ERROR)
         finally:
             self._lanes.give_back(job.lane, job.endpoint)
 

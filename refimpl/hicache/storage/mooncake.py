@@ -92,9 +92,7 @@ class MooncakeStorage:
         self.settings = settings = settings or MooncakeSettings()
         self._clock = clock
         self._opener = opener
-        self._lanes = Lanes(
-            settings.lanes, settings.lane_bytes, clock, self._make_way
-        )
+        self._lanes = Lanes(settings.lanes, settings.lane_bytes, clock, self._make_way)
         if segments is None and settings.admin:
             segments = Segments(fetch_from(settings.admin), clock=clock)
         self._segments = segments
@@ -235,11 +233,12 @@ class MooncakeStorage:
             else:
                 if not code and self._takes(client):
                     client.wait()
-                    code = self._lost(client)
-                else:
-                    client.close()
+                    code = int(Code.RPC_FAIL)
+                client.close()
             with self._lock:
-                self._counts[f"connect_{code}"] += 1
+                self._client = None
+                if not self._closed.is_set():
+                    self._counts[f"connect_{code}"] += 1
             self._closed.wait(self.settings.retry_s)
 
     def _takes(self, client: Native) -> bool:
@@ -248,16 +247,6 @@ class MooncakeStorage:
             if not self._closed.is_set():
                 self._client = client
             return not self._closed.is_set()
-
-    def _lost(self, client: Native) -> int:
-        """Asks it no more; `close` has it already where we are closed."""
-        with self._lock:
-            if self._closed.is_set():
-                return 0
-            self._client = None
-            self._counts["lost"] += 1
-        client.close()
-        return int(Code.RPC_FAIL)
 
     def _make_way(self, thread: int) -> None:
         client = self._client

@@ -16,6 +16,7 @@ from refimpl.hicache.storage.mooncake import (
     MooncakeStorage,
     object_name,
 )
+from refimpl.native.client import Gone
 
 
 class FakeNative:
@@ -99,8 +100,10 @@ class FakeNative:
         return 0
 
     def close(self):
+        """Ends the calls that hang, as the end of a process does."""
         self.closed = True
         self.gone.set()
+        self.let_go()
 
     def _read_one(self, name, address, size, held):
         base, length = self.registered
@@ -132,6 +135,8 @@ class FakeNative:
         if gate is None:
             return False
         assert gate.wait(20), "nobody let the fake go"
+        if self.closed:
+            raise Gone("the worker ended")
         return True
 
 

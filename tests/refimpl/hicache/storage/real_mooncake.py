@@ -94,7 +94,9 @@ def storage_on(master):
     from refimpl.native.process import ProcessOpener
 
     host, admin = master, f"{master}:{ADMIN}"
-    opener = ProcessOpener(NativeOptions(master=f"{master}:{RPC}", host=host, admin=admin))
+    opener = ProcessOpener(
+        NativeOptions(master=f"{master}:{RPC}", host=host, admin=admin)
+    )
     storage = MooncakeStorage(opener, MooncakeSettings(admin=admin))
     wait_until(lambda: storage.stats()["connected"] and storage.stats()["segments"])
     return storage

@@ -6,14 +6,14 @@ import time
 import numpy as np
 import pytest
 
-from refimpl.core.codes import Code
+from refimpl.core.codes import Code, Outcome, outcome_of
 from refimpl.hicache.storage.batches import GUARD_BYTES
 from refimpl.hicache.storage.mooncake import (
     MooncakeSettings,
     MooncakeStorage,
     object_name,
 )
-from refimpl.native.client import NotConnected
+from refimpl.native.client import Gone, NotConnected
 from refimpl.transfer.cancel import Cancel
 
 SLACK_S = 0.5
@@ -105,13 +105,13 @@ def test_the_memory_of_a_hung_call_is_used_by_nobody_else(rig):
     lanes = rig.storage._lanes
     free = {lane.number for lane in lanes._free}
     hung = set(range(lanes.count)) - free
-    before = {n: lanes.memory[n * lanes.lane_bytes] for n in free}
+    before = {n: lanes.memory.array[n * lanes.lane_bytes] for n in free}
     rig.native.let_go()
     assert rig.until(lambda: not rig.hung())
 
     assert len(hung) == 1
-    assert lanes.memory[hung.pop() * lanes.lane_bytes] == 0xEE
-    assert before == {n: lanes.memory[n * lanes.lane_bytes] for n in free}
+    assert lanes.memory.array[hung.pop() * lanes.lane_bytes] == 0xEE
+    assert before == {n: lanes.memory.array[n * lanes.lane_bytes] for n in free}
 
 
 def test_an_endpoint_whose_calls_hang_is_refused_at_once_and_others_are_served(rig):
@@ -140,7 +140,7 @@ def test_when_every_lane_hangs_the_answer_is_a_fault_at_once(mooncake):
 
     assert codes.tolist() == [Code.RPC_TIMEOUT] * 4
     assert took_s < SLACK_S
-    assert len(rig.storage._lanes.memory) == 4 * (1 << 16)
+    assert rig.storage._lanes.memory.size_bytes == 4 * (1 << 16)
     rig.native.let_go()
     assert rig.until(lambda: not rig.hung())
     assert rig.get(*keys)[0].codes.tolist() == [0] * 4
@@ -398,6 +398,49 @@ def test_whatever_opening_raises_it_is_tried_again(storage_of, rig, caplog):
     assert "broken wheel" in caplog.text
 
 
+def test_a_client_that_is_gone_is_opened_anew_and_blames_no_store(storage_of, rig):
+    """Native code that breaks down costs what was asked of it, and nothing after."""
+    clients = [rig.native, type(rig.native)(*rig.native.endpoints)]
+    opened = iter(clients)
+    storage = storage_of(lambda: next(opened), retry_s=0.02)
+    key = rig.place("a:1", 1)
+    clients[1].objects = rig.native.objects
+    assert rig.until(lambda: storage.stats()["connected"])
+    rig.native.raises = Gone("the worker ended")
+    during = storage.get(key, [memoryview(bytearray(64))], timeout_s=5)
+    rig.native.gone.set()
+    assert rig.until(lambda: storage.stats()["counts"].get("connect_-900"))
+    assert rig.until(lambda: storage.stats()["connected"])
+    later = storage.get(key, [memoryview(bytearray(64))], timeout_s=5)
+
+    assert outcome_of(int(during.codes[0])) is Outcome.FAULT
+    assert during.endpoints == {}
+    assert rig.native.closed
+    assert later.codes.tolist() == [0]
+
+
+def test_a_read_that_its_client_did_not_survive_blames_no_store(rig):
+    key = rig.place("a:1", 1)
+
+    def broken(*_):
+        raise Gone("the worker ended")
+
+    rig.native.read = broken
+    got, _, _ = rig.get(key)
+
+    assert got.codes.tolist() == [Code.RPC_FAIL]
+    assert got.endpoints == {}
+    assert rig.storage.stats()["lanes"]["free"] == rig.storage.settings.lanes
+
+
+def test_who_is_given_up_makes_way_in_the_client(rig):
+    key = rig.place("b:1", 1)
+    rig.native.hold("b:1")
+    rig.get(key, timeout_s=0.1)
+
+    assert len(rig.native.made_way) == 1
+
+
 def test_a_client_that_opens_after_the_close_is_closed_at_once(storage_of, rig):
     opening, go_on = threading.Event(), threading.Event()
 
@@ -430,21 +473,22 @@ def test_close_ends_the_threads_and_the_client(rig):
     assert rig.get(key)[0].codes.tolist() == [Code.RPC_FAIL]
 
 
-def test_close_leaves_a_client_alone_in_which_somebody_still_waits(mooncake):
+def test_close_ends_a_client_in_which_somebody_still_waits(mooncake):
     rig = mooncake()
     key = rig.place("b:1", 2)
     rig.native.hold("b:1")
-    reader = threading.Thread(target=rig.get, args=(key,), kwargs={"timeout_s": 20})
+    results = []
+    reader = threading.Thread(
+        target=lambda: results.append(rig.get(key, timeout_s=20)[0])
+    )
     reader.start()
     # Its lane, not the one before it in which it asks where the object is.
     assert rig.until(lambda: rig.storage._lanes._used["b:1"] == 1)
     rig.storage.close()
-    closed_meanwhile = rig.native.closed
-    rig.native.let_go()
     reader.join(15)
 
-    assert not closed_meanwhile
     assert not reader.is_alive()
+    assert results[0].codes.tolist() == [Code.RPC_FAIL]
 
 
 def test_a_buffer_that_cannot_be_written_costs_no_lane(rig):
@@ -458,13 +502,15 @@ def test_a_buffer_that_cannot_be_written_costs_no_lane(rig):
     assert rig.get(*keys)[0].codes.tolist() == [0] * 4
 
 
-def test_close_leaves_a_client_with_hung_calls_alone_and_does_not_wait(mooncake):
+def test_close_ends_a_client_with_hung_calls_and_does_not_wait(mooncake):
     rig = mooncake()
     key = rig.place("b:1", 2)
     rig.native.hold("b:1")
     rig.get(key, timeout_s=0.05)
     began = time.monotonic()
     rig.storage.close()
+    names = [t.name for t in threading.enumerate()]
 
     assert time.monotonic() - began < 2.5
-    assert not rig.native.closed
+    assert rig.native.closed
+    assert not [n for n in names if n.startswith("mooncake")]

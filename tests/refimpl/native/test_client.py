@@ -8,14 +8,14 @@ from types import SimpleNamespace
 import pytest
 
 from refimpl.core.codes import Code
-from refimpl.errors import UsageError
-from refimpl.hicache.storage.native import (
+from refimpl.native.client import (
     MooncakeClient,
     NativeOptions,
     NotConnected,
     code_of_exist,
     knock,
-    opener_of,
+    knock_at_admin,
+    load,
 )
 
 
@@ -57,10 +57,7 @@ def module(store):
     )
 
 
-@pytest.fixture
-def master():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        yield f"127.0.0.1:{server.getsockname()[1]}"
+MASTER = "127.0.0.1:50051"
 
 
 def replica(endpoint, status=3, memory=True):
@@ -72,46 +69,47 @@ def replica(endpoint, status=3, memory=True):
     )
 
 
-def test_the_client_contributes_no_memory(module, store, master):
-    MooncakeClient(module, NativeOptions(master=master, host="127.9.9.9"))
+def test_the_client_contributes_no_memory(module, store):
+    MooncakeClient(module, NativeOptions(master=MASTER, host="127.9.9.9"))
 
     assert store.args[:3] == ("127.9.9.9", "P2PHANDSHAKE", 0)
-    assert store.args[-1] == master
+    assert store.args[-1] == MASTER
 
 
-def test_a_setup_that_fails_closes_what_it_opened(module, store, master):
+def test_a_setup_that_fails_closes_what_it_opened(module, store):
     store.setup_code = -900
     with pytest.raises(NotConnected) as raised:
-        MooncakeClient(module, NativeOptions(master=master))
+        MooncakeClient(module, NativeOptions(master=MASTER))
 
     assert raised.value.code == Code.RPC_FAIL
     assert store.closed
 
 
-def test_setup_is_not_called_before_anybody_listens(module, store):
+def test_where_nobody_listens_is_no_master():
     with socket.create_server(("127.0.0.1", 0)) as server:
         master = f"127.0.0.1:{server.getsockname()[1]}"
     with pytest.raises(NotConnected, match="-900"):
-        MooncakeClient(module, NativeOptions(master=master))
-
-    assert not hasattr(store, "args")
+        knock(master)
 
 
-def test_an_etcd_is_knocked_at_as_a_master_is(master):
-    knock(f"etcd://{master}")
-    knock(f"etcd://{master},10.0.0.1:2379")
+def test_an_etcd_is_knocked_at_as_a_master_is():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        etcd = f"127.0.0.1:{server.getsockname()[1]}"
+        knock(f"etcd://{etcd}")
+        knock(f"etcd://{etcd},10.0.0.1:2379")
 
 
-def test_an_open_port_is_no_master_where_its_admin_does_not_answer(module, master):
+def test_an_admin_that_does_not_answer_is_no_master_at_work():
     """A proxy before a dead master, or a master that is stopped."""
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        admin = f"127.0.0.1:{silent.getsockname()[1]}"
-        with pytest.raises(NotConnected, match="-900"):
-            MooncakeClient(module, NativeOptions(master=master, admin=admin))
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        pytest.raises(NotConnected, match="-900"),
+    ):
+        knock_at_admin(f"127.0.0.1:{silent.getsockname()[1]}")
 
 
-def test_a_read_goes_to_the_first_complete_replica_in_memory(module, store, master):
-    client = MooncakeClient(module, NativeOptions(master=master))
+def test_a_read_goes_to_the_first_complete_replica_in_memory(module, store):
+    client = MooncakeClient(module, NativeOptions(master=MASTER))
     store.described = {
         "one": [replica("x:1", status=1), replica("y:1", memory=False), replica("z:1")],
         "none": [],
@@ -120,8 +118,8 @@ def test_a_read_goes_to_the_first_complete_replica_in_memory(module, store, mast
     assert client.places(["one", "none", "unknown"]) == ["z:1", "", ""]
 
 
-def test_a_put_names_its_segment_only_where_one_was_chosen(module, store, master):
-    client = MooncakeClient(module, NativeOptions(master=master))
+def test_a_put_names_its_segment_only_where_one_was_chosen(module, store):
+    client = MooncakeClient(module, NativeOptions(master=MASTER))
     client.write(["a"], [1], [2], replicas=2, segment="seg")
     client.write(["a"], [1], [2], replicas=1, segment="")
 
@@ -136,25 +134,13 @@ def test_exist_is_a_code(found, code):
     assert code_of_exist(found) == code
 
 
-def test_a_missing_wheel_is_told_with_the_remedy(monkeypatch):
-    def missing(name):
-        raise ModuleNotFoundError(f"No module named {name!r}")
-
-    monkeypatch.setattr(importlib, "import_module", missing)
-    with pytest.raises(UsageError, match="pip install") as raised:
-        opener_of(NativeOptions(master="127.0.0.1:1"))
-
-    assert "libibverbs1" in str(raised.value)
-    assert "\n" not in str(raised.value)
-
-
 @pytest.mark.parametrize(("host", "bound"), [("127.0.0.9", True), ("10.1.1.1", False)])
 def test_on_loopback_no_address_of_the_machine_is_advertised(
     monkeypatch, module, host, bound
 ):
     monkeypatch.delenv("MC_TCP_BIND_ADDRESS", raising=False)
     monkeypatch.setattr(importlib, "import_module", lambda _name: module)
-    opener_of(NativeOptions(master="127.0.0.1:1", host=host))
+    load(NativeOptions(master="127.0.0.1:1", host=host))
 
     assert (os.environ.get("MC_TCP_BIND_ADDRESS") == host) is bound
     monkeypatch.delenv("MC_TCP_BIND_ADDRESS", raising=False)
