@@ -1,20 +1,23 @@
 """What is expected of the tests of a suite on a system that is not ours. A YAML file.
 
     system: mooncake
+    version: 0.3.13.post1
     tests:
       - test: test_blast_radius.py::test_a_killed_store*
         target: netns
         settings: tuned
         expect: sometimes
+        breaks: [O2]
         seen: {held: 1, failed: 2}
         reference: why it is so
 
 The suites state laws, and a released system may break some of them. A test that fails
 as expected is reported as expected (pytest's xfail), not hidden and not red; `fails` is
-said only of what failed in 20 of 20 runs, and then a pass is a finding. Whatever breaks
-in the harness itself stays red, a timeout too: only verdicts and assertions of a test
-are expected. Wrong bytes (O1) never are. Where only a busy machine is the reason,
-`untold_only: true` expects INCONCLUSIVE, and a FAIL stays red.
+said only of what failed in 20 of 20 runs, and then a pass is a finding. `breaks` names
+the laws (O2, or `assert` for what a test asserts itself) that may be broken: a test that
+breaks another one stays red, and so does one that breaks any where none is named, as
+where only a busy machine is the reason: then it may be INCONCLUSIVE. Whatever breaks in
+the harness itself stays red, a timeout too. Wrong bytes (O1) never are expected.
 """
 
 from __future__ import annotations
@@ -42,22 +45,23 @@ _MOST_BYTES: Final = 1 << 20
 
 
 _WRONG_BYTES: Final = "O1"
+_ASSERT: Final = "assert"
+"""The law of a test that asserts something itself."""
+
+ROW: Final = pytest.StashKey["Expected"]()
 
 
 class Unkept(Failed):
-    """The verdict of a test that is no pass: what a row may expect."""
+    """The verdict of a test that is no pass, and that its row expects."""
 
 
-class Untold(Unkept):
-    """The verdict was INCONCLUSIVE: no law was seen broken."""
-
-
-def refusal_of(judgements: Iterable[Judgement], words: str) -> Failed:
-    """What ends a test with these judgements: `Unkept`, unless nobody may expect it."""
-    failed = [one.oracle for one in judgements if one.verdict is Verdict.FAIL]
-    if _WRONG_BYTES in failed:
-        return Failed(words, pytrace=False)
-    return (Unkept if failed else Untold)(words, pytrace=False)
+def refusal_of(
+    judgements: Iterable[Judgement], words: str, row: Expected | None
+) -> Failed:
+    """What ends a test with these judgements: `Unkept` where its row expects it."""
+    broken = {one.oracle for one in judgements if one.verdict is Verdict.FAIL}
+    expected = row is not None and broken <= set(row.breaks)
+    return (Unkept if expected else Failed)(words, pytrace=False)
 
 
 class Expected(BaseModel):
@@ -69,7 +73,7 @@ class Expected(BaseModel):
     target: str = ANY
     settings: str = ANY
     expect: Expect
-    untold_only: bool = False
+    breaks: tuple[str, ...] = ()
     seen: Seen = Seen()
     reference: str = Field(min_length=1)
 
@@ -82,8 +86,10 @@ class Expected(BaseModel):
                 f"`fails` needs {FAILS_OF} of {FAILS_OF} runs, not {seen.failed} of"
                 f" {runs}; say sometimes"
             )
-        if self.untold_only and self.expect is not Expect.SOMETIMES:
-            raise ValueError("`untold_only` goes with `expect: sometimes`")
+        if _WRONG_BYTES in self.breaks:
+            raise ValueError("wrong bytes (O1) are never expected")
+        if self.expect is Expect.FAILS and not self.breaks:
+            raise ValueError("`fails` needs `breaks`: the laws that were broken")
         return self
 
     def fits(self, test: str, target: str, settings: str) -> bool:
@@ -100,17 +106,18 @@ class Expected(BaseModel):
             return None
         return pytest.mark.xfail(
             reason=f"expected, {self.expect.value}: {self.reference}",
-            raises=Untold if self.untold_only else (AssertionError, Unkept),
+            raises=(AssertionError, Unkept) if _ASSERT in self.breaks else Unkept,
             strict=self.expect is Expect.FAILS,
         )
 
 
 class Expectations(BaseModel):
-    """All rows of one system."""
+    """All rows of one version of a system."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     system: str = Field(min_length=1)
+    version: str = Field(min_length=1)
     tests: tuple[Expected, ...]
 
     def of(self, test: str, target: str, settings: str) -> Expected | None:
@@ -141,19 +148,28 @@ def load_expected(path: Path) -> Expectations:
 
 
 def expect(
-    items: Iterable[pytest.Item], *, system: str, target: str, settings: str
+    items: Iterable[pytest.Item],
+    *,
+    system: str,
+    version: str,
+    target: str,
+    settings: str,
 ) -> None:
     """Marks the tests of which a failure is expected on this system."""
-    files: dict[Path, Expectations | None] = {}
+    found: dict[Path, list[Expectations]] = {}
     for item in items:
-        path = item.path.parent.parent.joinpath(*_FOLDER, f"{system}.yaml")
-        if path not in files:
-            files[path] = load_expected(path) if path.is_file() else None
-        expectations = files[path]
+        folder = item.path.parent.parent.joinpath(*_FOLDER)
+        if folder not in found:
+            files = map(load_expected, sorted(folder.glob("*.yaml")))
+            found[folder] = [
+                one for one in files if (one.system, one.version) == (system, version)
+            ]
         test = f"{item.path.name}::{item.nodeid.partition('::')[2]}"
-        row = expectations.of(test, target, settings) if expectations else None
+        rows = (one.of(test, target, settings) for one in found[folder])
+        row = next(filter(None, rows), None)
         mark = row.mark() if row is not None else None
-        if mark is not None:
+        if row is not None and mark is not None:
+            item.stash[ROW] = row
             item.add_marker(mark)
 
 

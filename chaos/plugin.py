@@ -254,10 +254,10 @@ def _decide(item: pytest.Item) -> None:
     soft = item.config.stash[RUN].options.inconclusive == "skip"
     if soft and case.docket.verdict is Verdict.INCONCLUSIVE:
         pytest.skip(case.docket.reason)
-    from chaos.expected import refusal_of
+    from chaos.expected import ROW, refusal_of
 
     words = f"{case.docket.reason}\n{case.reproduce}"
-    raise refusal_of(case.docket.judgements, words)
+    raise refusal_of(case.docket.judgements, words, item.stash.get(ROW, None))
 
 
 def _fixture_names(item: pytest.Item) -> list[str]:

@@ -288,9 +288,15 @@ class ChaosRun:
         if options.system == "refimpl":
             return
         from chaos.expected import expect
+        from chaos.systems.mooncake.package import version
 
-        settings = options.mooncake_profile if options.system == "mooncake" else ""
-        expect(items, system=options.system, target=options.target, settings=settings)
+        expect(
+            items,
+            system=options.system,
+            version=version(),
+            target=options.target,
+            settings=options.mooncake_profile,
+        )
 
     def for_worker(self) -> dict[str, Any]:
         """What an xdist worker must know: one seed, one results directory."""

@@ -200,7 +200,12 @@ class MooncakeCluster:
     # -- life --------------------------------------------------------------------
 
     def start(self) -> None:
-        """Starts masters, then stores; back when every segment is mounted."""
+        """Starts all roles; back when segments are mounted and engines reach the pool.
+
+        Raises:
+            HarnessError: They do not in time.
+            ProcessFailed: A role ended.
+        """
         if self.shape.elected:
             self._start_etcd()
         self._everywhere(self._spawn, self.masters)
@@ -212,6 +217,7 @@ class MooncakeCluster:
         self._everywhere(self._spawn, others)
         self._wait_mounted(self.stores)
         self._everywhere(self._wait_ready, (*self.engines, *self._probe_role))
+        self._everywhere(self._wait_connected, self.engines)
 
     def stop(self) -> None:
         """Ends clients, roles and proxies. Safe to call twice."""
@@ -383,6 +389,15 @@ class MooncakeCluster:
             lambda: bool(self.leader()), timeout_s=_READY_TIMEOUT_S, poll_s=_POLL_S
         ):
             raise HarnessError("no master became the leader")
+
+    def _wait_connected(self, engine: str) -> None:
+        """An engine serves without the pool: what it would miss opens its breaker."""
+        if not wait_until(
+            lambda: self._over.connected(engine),
+            timeout_s=_READY_TIMEOUT_S,
+            poll_s=_POLL_S,
+        ):
+            raise HarnessError(f"{engine} does not reach the pool")
 
     def _wait_mounted(self, stores: Iterable[str]) -> None:
         wanted = set(stores)

@@ -75,6 +75,11 @@ class EnginesOver:
             in_our_time(state["hicache"], ahead_s)
         return state
 
+    def connected(self, engine: str) -> bool:
+        """Whether its client has reached the master, and knows the segments."""
+        client = self._engines.control(engine, op="state")["client"]
+        return bool(client["connected"]) and bool(client["segments"])
+
     def local_only(self, engine: str, on: bool) -> None:
         self._engines.local_only(engine, on)
 

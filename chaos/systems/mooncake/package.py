@@ -78,7 +78,17 @@ def installed() -> Package:
     directory = _directory()
     if directory is None:
         raise FileNotFoundError(NO_WHEEL)
-    return Package(directory=directory, version=_version(), build=_build(directory))
+    return Package(directory=directory, version=version(), build=_build(directory))
+
+
+def version() -> str:
+    """Of the wheel that is installed; "unknown" where there is none."""
+    for wheel in WHEELS:
+        try:
+            return importlib.metadata.version(wheel)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return "unknown"
 
 
 def _directory() -> Path | None:
@@ -95,15 +105,6 @@ def _loads(library: str) -> bool:
     except OSError:
         return False
     return True
-
-
-def _version() -> str:
-    for wheel in WHEELS:
-        try:
-            return importlib.metadata.version(wheel)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return "unknown"
 
 
 def _build(directory: Path) -> str:
