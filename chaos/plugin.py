@@ -127,9 +127,11 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
         result = yield
     except pytest.skip.Exception:
         _conclude(item, skipped=True)
+        _decide_broken(item)
         raise
     except NotHere as error:
         _conclude(item, skipped=True)
+        _decide_broken(item)
         _not_here(item, error)
         raise
     except (pytest.exit.Exception, KeyboardInterrupt):
@@ -258,6 +260,13 @@ def _decide(item: pytest.Item) -> None:
 
     words = f"{case.docket.reason}\n{case.reproduce}"
     raise refusal_of(case.docket.judgements, words, item.stash.get(ROW, None))
+
+
+def _decide_broken(item: pytest.Item) -> None:
+    """What was seen broken before a skip is not skipped."""
+    case = item.stash.get(CASE, None)
+    if case is not None and case.docket.verdict is Verdict.FAIL:
+        _decide(item)
 
 
 def _fixture_names(item: pytest.Item) -> list[str]:

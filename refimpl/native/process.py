@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import threading
+import weakref
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,8 +35,12 @@ _REMEDY: Final = (
     "(apt-get install libibverbs1), or choose --storage pool"
 )
 _START_S: Final = 60.0
+_ANSWER_S: Final = 120.0
+"""Longer than the minute and a half for which setup tries."""
 _CLOSE_S: Final = 1.0
 _STDERR: Final = 2
+_NOT_KNOWN: Final = 0
+_MAKES_WAY: Final = -1
 _LEAST_WEIGHT: Final = 19
 """The nice value of a thread whose call was given up: Mooncake's client spins."""
 
@@ -65,7 +70,7 @@ class Worker:
         except Gone:
             self.close()
             raise
-        self.control.settimeout(None)
+        self.control.settimeout(_ANSWER_S)
         if wrong != READY:
             self.close()
             raise UsageError(f"--storage mooncake: {wrong}; {_REMEDY}")
@@ -116,6 +121,12 @@ class Worker:
             raise Gone("the worker ended")
         return said.decode(errors="replace")
 
+    def wait(self) -> None:
+        """Blocks until it has ended."""
+        with contextlib.suppress(Gone):
+            self.control.settimeout(None)
+            self.hear()
+
     def close(self) -> None:
         """Lets it take its leave, and ends it when it does not. Twice is once."""
         with self._closing:
@@ -129,6 +140,13 @@ class Worker:
             self.control.close()
 
 
+class _Line:
+    """The connection of one thread of the engine."""
+
+    def __init__(self, calls: Connection) -> None:
+        self.calls = calls
+
+
 class RemoteClient:
     """`Native` over a worker. Thread-safe."""
 
@@ -136,7 +154,10 @@ class RemoteClient:
         self._worker = worker
         self._base = 0
         self._own = threading.local()
+        self._lock = threading.Lock()
         self._threads: dict[int, int] = {}
+        """Threads that call, and which of the worker's answers each: 0 not yet known,
+        -1 that one makes way."""
 
     def register(self, memory: SharedMemory) -> int:
         self._base = memory.address
@@ -178,18 +199,16 @@ class RemoteClient:
 
     def make_way(self, thread: int) -> None:
         """The call goes on, of the least weight, until it comes back by itself."""
-        native = self._threads.pop(thread, None)  # it takes no other call
-        if native is not None:
-            try:
-                os.setpriority(os.PRIO_PROCESS, native, _LEAST_WEIGHT)
-            except OSError:
-                return  # it ended meanwhile
+        with self._lock:
+            native = self._threads.get(thread)
+            if native is None:
+                return
+            self._threads[thread] = _MAKES_WAY
+        if native > 0:
+            _weigh_least(native)
 
     def wait(self) -> None:
-        try:
-            self._worker.hear()
-        except Gone:
-            return
+        self._worker.wait()
 
     def close(self) -> None:
         self._worker.close()
@@ -198,29 +217,40 @@ class RemoteClient:
         return [address - self._base for address in addresses]
 
     def _call(self, name: str, *arguments: Any) -> Any:
-        calls = self._calls()
         try:
+            calls = self._calls()
             calls.send((name, arguments))
             well, answer = calls.recv()
         except (EOFError, OSError) as error:
-            raise Gone(f"{name}: the worker ended") from error
+            raise Gone(f"{name}: {error or 'the worker ended'}") from error
         if not well:
             raise RuntimeError(f"{name}: {answer}")
         return answer
 
     def _calls(self) -> Connection:
-        """The connection of this thread."""
-        calls: Connection | None = getattr(self._own, "calls", None)
-        if calls is None:
-            ours, theirs = socket.socketpair()
-            with ours, theirs:
-                self._worker.say(TAKE, theirs.fileno())
-                calls = self._own.calls = Connection(ours.detach())
-            try:
-                self._threads[threading.get_native_id()] = calls.recv()
-            except (EOFError, OSError) as error:
-                raise Gone("the worker ended") from error
-        return calls
+        """The connection of this thread; it ends with the thread."""
+        line: _Line | None = getattr(self._own, "line", None)
+        if line is not None:
+            return line.calls
+        thread = threading.get_native_id()
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            self._worker.say(TAKE, theirs.fileno())
+            line = self._own.line = _Line(Connection(ours.detach()))
+        self._threads[thread] = _NOT_KNOWN
+        weakref.finalize(line, self._threads.pop, thread, None)
+        native = line.calls.recv()
+        with self._lock:
+            if self._threads[thread] == _NOT_KNOWN:
+                self._threads[thread] = native
+                return line.calls
+        _weigh_least(native)
+        return line.calls
+
+
+def _weigh_least(native: int) -> None:
+    with contextlib.suppress(OSError):  # it ended meanwhile
+        os.setpriority(os.PRIO_PROCESS, native, _LEAST_WEIGHT)
 
 
 class ProcessOpener:
@@ -232,6 +262,8 @@ class ProcessOpener:
 
     def __init__(self, options: NativeOptions) -> None:
         self._options = options
+        self._lock = threading.Lock()
+        self._closed = False
         try:
             self._worker = Worker(options)
         except Gone as error:
@@ -243,22 +275,37 @@ class ProcessOpener:
 
         Raises:
             NotConnected: no master answered, or the worker ended.
+            UsageError: the wheel is not installed any more.
         """
         options = self._options
         knock(options.master)
         if options.admin:
             knock_at_admin(options.admin)
         try:
-            if not self._worker.alive:
-                self._worker.close()
-                self._worker = Worker(options)
-            code = self._worker.ask(OPEN)
+            worker = self._running()
+            try:
+                code = worker.ask(OPEN)
+            except Gone:
+                worker.close()
+                raise
         except Gone as error:
             raise NotConnected(Code.INTERNAL_ERROR, f"({error})") from error
         if code:
             raise NotConnected(code)
-        return RemoteClient(self._worker)
+        return RemoteClient(worker)
 
     def close(self) -> None:
-        """Ends the worker, with whoever still calls."""
+        """Ends the worker, with whoever still calls; no other is started."""
+        self._closed = True
         self._worker.close()
+        with self._lock:  # one that was being started
+            self._worker.close()
+
+    def _running(self) -> Worker:
+        with self._lock:
+            if self._closed:
+                raise Gone("closed")
+            if not self._worker.alive:
+                self._worker.close()
+                self._worker = Worker(self._options)
+            return self._worker

@@ -16,6 +16,7 @@ import signal
 import socket
 import sys
 import threading
+import traceback
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -163,7 +164,7 @@ def main() -> int:
     """Runs until the engine that started this is gone."""
     _end_with_the_engine()
     _make_way()
-    control = socket.socket(fileno=os.dup(0))
+    control = socket.socket(fileno=0)
     options = NativeOptions(**json.loads(sys.argv[1]))
     try:
         module = load(options)
@@ -171,10 +172,14 @@ def main() -> int:
         control.send(str(error).encode()[:MESSAGE_BYTES])
         return 1
     control.send(READY.encode())
-    worker = Worker(module, options, control)
-    worker.serve()
-    worker.close()
-    os._exit(0)  # native threads may still be at work
+    try:
+        worker = Worker(module, options, control)
+        worker.serve()
+        worker.close()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(0)  # native threads may be at work: they break down in an orderly end
 
 
 def _end_with_the_engine() -> None:

@@ -14,6 +14,7 @@ import pytest
 from chaos.safety.identity import state_of, wait_until
 from chaos.safety.ledger import ledgers
 from chaos.safety.recover import recover
+from chaos.systems.mooncake.package import version
 
 pytest_plugins = ["pytester"]
 
@@ -310,6 +311,56 @@ def test_randomness_depends_on_the_seed_and_the_test_alone(suite) -> None:
     assert len({line.split()[-1] for line in both}) == 2
     assert draws("--seed", "5", "-k", "b") == [both[1]]
     assert draws("--seed", "6") != both
+
+
+def test_what_was_broken_before_a_skip_is_not_skipped(suite) -> None:
+    suite.makepyfile(
+        JUDGEMENT
+        + """
+import pytest
+
+def test_it(judge):
+    judge(judged(Verdict.FAIL))
+    pytest.skip("nobody asked for it")
+"""
+    )
+    run(suite).assert_outcomes(failed=1)
+
+
+def test_a_row_excuses_the_law_it_names_on_its_system_and_version(suite) -> None:
+    """What is expected is reported, and not red; anything beside it is red."""
+    rows = suite.mkdir("suites") / "conformance" / "tests"
+    rows.mkdir(parents=True)
+    row = "expect: sometimes, reference: r, breaks: ['O9: eviction *']"
+    (rows / "fake-1.yaml").write_text(
+        f"{{system: fake, version: '{version()}', tests: [{{test: 'test_x.py::*', {row}}}]}}"
+    )
+    (suite.path / "suites" / "chaos").mkdir()
+    (suite.path / "suites" / "chaos" / "test_x.py").write_text(
+        JUDGEMENT
+        + """
+def test_expected(judge):
+    judge(judged(Verdict.FAIL))
+
+def test_held(judge):
+    judge(judged(Verdict.PASS))
+
+def test_untold(judge):
+    judge(judged(Verdict.INCONCLUSIVE))
+
+def test_another(judge):
+    judge(judged(Verdict.FAIL))
+    judge(Judgement(oracle="O4", claim="no request fails", verdict=Verdict.FAIL,
+                    observed="1", threshold="0", samples=9))
+
+def test_broken_otherwise(judge):
+    judge(judged(Verdict.FAIL))
+    assert False
+"""
+    )
+    ended = run(suite, "suites/chaos")
+
+    ended.assert_outcomes(xfailed=1, xpassed=1, failed=3)
 
 
 @pytest.mark.slow

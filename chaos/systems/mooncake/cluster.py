@@ -62,6 +62,7 @@ _READY_TIMEOUT_S: Final = 20.0
 _MOUNT_TIMEOUT_S: Final = 30.0
 _ETCD_TIMEOUT_S: Final = 15.0
 _EMPTY_TIMEOUT_S: Final = 5.0
+_CONNECT_TIMEOUT_S: Final = 5.0
 _POLL_S: Final = 0.05
 _REMOVED_AT_ONCE: Final = 512
 _HELPERS: Final = 8
@@ -203,8 +204,8 @@ class MooncakeCluster:
         """Starts all roles; back when segments are mounted and engines reach the pool.
 
         Raises:
-            HarnessError: They do not in time.
-            ProcessFailed: A role ended.
+            HarnessError: They are not in time.
+            ProcessFailed: A role ended, or an engine does not reach the pool in time.
         """
         if self.shape.elected:
             self._start_etcd()
@@ -237,9 +238,19 @@ class MooncakeCluster:
         return self._target.process(role)
 
     def start_role(self, role: str) -> Process:
-        """Starts a stopped role again and waits until it serves, or is mounted."""
+        """Starts a stopped role again and waits until it serves, or is mounted.
+
+        An engine serves without the pool; where a master serves, it is given the time
+        to reach it, which a fault between them may not let it.
+        """
         process = self._spawn(role)
         self._wait_ready(role)
+        if role in self.engines and self.leader():
+            wait_until(
+                lambda: self._over.connected(role),
+                timeout_s=_CONNECT_TIMEOUT_S,
+                poll_s=_POLL_S,
+            )
         return process
 
     def stop_role(self, role: str, *, timeout_s: float = 10.0) -> int:
@@ -392,12 +403,7 @@ class MooncakeCluster:
 
     def _wait_connected(self, engine: str) -> None:
         """An engine serves without the pool: what it would miss opens its breaker."""
-        if not wait_until(
-            lambda: self._over.connected(engine),
-            timeout_s=_READY_TIMEOUT_S,
-            poll_s=_POLL_S,
-        ):
-            raise HarnessError(f"{engine} does not reach the pool")
+        self._wait_for(engine, lambda: self._over.connected(engine), _READY_TIMEOUT_S)
 
     def _wait_mounted(self, stores: Iterable[str]) -> None:
         wanted = set(stores)

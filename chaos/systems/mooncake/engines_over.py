@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from chaos.errors import NotHere
+from chaos.errors import HarnessError, NotHere
 from chaos.systems.clocks import Clocks, in_our_time
 from chaos.systems.engines import CALL_TIMEOUT_S
 
@@ -76,9 +76,12 @@ class EnginesOver:
         return state
 
     def connected(self, engine: str) -> bool:
-        """Whether its client has reached the master, and knows the segments."""
-        client = self._engines.control(engine, op="state")["client"]
-        return bool(client["connected"]) and bool(client["segments"])
+        """Whether it says that its client has reached the master and its segments."""
+        try:
+            client = self._engines.ask(engine, "GET", "/state")["client"]
+        except HarnessError:
+            return False
+        return bool(client["connected"] and client["segments"])
 
     def local_only(self, engine: str, on: bool) -> None:
         self._engines.local_only(engine, on)

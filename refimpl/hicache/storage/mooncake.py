@@ -44,6 +44,8 @@ MASTER = "master"
 """What calls that only ask the master count as; no store."""
 _ANYWHERE = ""
 _CLOSE_S = 2.0
+_DOUBLINGS = 5
+"""Of the pause between tries, where what cannot be opened is broken, not away."""
 _NOT_PLACED = Code.NO_AVAILABLE_HANDLE
 
 
@@ -221,25 +223,35 @@ class MooncakeStorage:
 
     def _connect(self) -> None:
         """Whenever there is no client: the engine serves without it meanwhile."""
+        told, broken = "", 0
         while not self._closed.is_set():
             try:
-                client = self._opener()
-                code = client.register(self._lanes.memory)
+                code = self._opened()
             except NotConnected as error:
                 code = error.code
-            except Exception:  # else the engine would be without L3 for ever
-                _LOG.exception("Mooncake's client could not be opened")
+            except Exception as error:  # else the engine would be without L3 for ever
                 code = int(Code.INTERNAL_ERROR)
-            else:
-                if not code and self._takes(client):
-                    client.wait()
-                    code = int(Code.RPC_FAIL)
-                client.close()
+                if str(error) != told and not self._closed.is_set():
+                    told = str(error)
+                    _LOG.exception("Mooncake's client could not be opened")
             with self._lock:
                 self._client = None
                 if not self._closed.is_set():
                     self._counts[f"connect_{code}"] += 1
-            self._closed.wait(self.settings.retry_s)
+            broken = broken + 1 if code == Code.INTERNAL_ERROR else 0
+            self._closed.wait(self.settings.retry_s * 2 ** min(broken, _DOUBLINGS))
+
+    def _opened(self) -> int:
+        """Opens a client and stays until it is gone; the code why it is not there."""
+        client = self._opener()
+        try:
+            code = client.register(self._lanes.memory)
+            if not code and self._takes(client):
+                client.wait()
+                code = int(Code.RPC_FAIL)
+        finally:
+            client.close()
+        return code
 
     def _takes(self, client: Native) -> bool:
         """Whether it is ours to close from now on."""
@@ -343,18 +355,17 @@ class MooncakeStorage:
         return [_rendezvous(name, near or left) for name in names]
 
     def _canary(self, endpoint: str, number: int, timeout_s: float) -> StorageResult:
-        codes = np.full(1, Code.RPC_FAIL, np.int16)
+        told: list[int] = []
         client = self._client
-        asked = (endpoint,) if endpoint else ()
         if client is not None:
             name = f"hicache-canary/{self._nonce}/{number}"
             segment = self.segment_of(endpoint)
 
             def take(job: Job[int]) -> None:
-                codes[0] = Code.INTERNAL_ERROR if job.result is None else job.result
+                told.append(Code.INTERNAL_ERROR if job.result is None else job.result)
 
             def fail(code: int) -> None:
-                codes[0] = code
+                told.append(code)
 
             task = Task(
                 endpoint=endpoint,
@@ -363,9 +374,13 @@ class MooncakeStorage:
                 fail=fail,
             )
             self._run([task], self._clock() + timeout_s, None)
+        # Where nobody answered there is no client: that tells nothing of the store.
+        code = told[0] if told else int(Code.RPC_FAIL)
+        codes = np.full(1, code, np.int16)
         self._count("canary", codes)
-        fault = outcome_of(int(codes[0])) is Outcome.FAULT
-        blamed = {name: int(codes[0]) if fault else 0 for name in asked}
+        asked = (endpoint,) if endpoint and told else ()
+        fault = outcome_of(code) is Outcome.FAULT
+        blamed = {name: code if fault else 0 for name in asked}
         return StorageResult(codes=codes, endpoints=blamed, asked=asked)
 
     def _there_and_back(

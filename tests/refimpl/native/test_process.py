@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -29,6 +30,14 @@ def master():
     """Somebody listens; the stand-in asks nobody."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.fixture
+def setup(tmp_path, monkeypatch):
+    """The file that is there when the stand-in is being set up."""
+    path = tmp_path / "setup"
+    monkeypatch.setenv("WHEEL_SETUP", str(path))
+    return path
 
 
 @pytest.fixture
@@ -134,7 +143,7 @@ def test_a_worker_weighs_less_than_its_engine_and_what_is_given_up_least(
     assert until(lambda: len(list(tasks.iterdir())) == 2)
     called = max(int(task.name) for task in tasks.iterdir())
     before = os.getpriority(os.PRIO_PROCESS, called)
-    assert until(lambda: client._threads.get(hanging.native_id))
+    assert until(lambda: client._threads.get(hanging.native_id, 0) > 0)
     client.make_way(hanging.native_id)
 
     assert before == min(19, os.getpriority(os.PRIO_PROCESS, 0) + 10)
@@ -145,6 +154,46 @@ def test_a_worker_weighs_less_than_its_engine_and_what_is_given_up_least(
 
 def test_nobody_is_asked_to_make_way_who_does_not_call(client):
     client.make_way(threading.get_native_id())
+
+    assert client._threads == {}
+
+
+def test_who_is_given_up_before_its_line_stands_makes_way_all_the_same(opener, client):
+    """The worker is late, the call hangs as soon as it arrives."""
+    os.kill(pid_of(opener), signal.SIGSTOP)
+    calling = threading.Thread(
+        target=pytest.raises, args=[Gone, client.exist, ["hang"]]
+    )
+    calling.start()
+    assert until(lambda: calling.native_id in client._threads)
+    client.make_way(calling.native_id)
+    os.kill(pid_of(opener), signal.SIGCONT)
+    tasks = Path(f"/proc/{pid_of(opener)}/task")
+
+    def least():
+        called = [int(task.name) for task in tasks.iterdir()]
+        return 19 in [os.getpriority(os.PRIO_PROCESS, one) for one in called]
+
+    assert until(least)
+    client.close()
+    calling.join(20)
+
+
+def test_a_thread_that_ended_is_forgotten(client):
+    calling = threading.Thread(target=client.exist, args=[["a"]])
+    calling.start()
+    calling.join(20)
+
+    assert until(lambda: client._threads == {})
+
+
+def test_an_engine_without_descriptors_blames_nobody(client, monkeypatch):
+    def full(*_):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(socket, "socketpair", full)
+    with pytest.raises(Gone, match="Too many open files"):
+        client.exist(["a"])
 
 
 @pytest.mark.parametrize("end", ["killed", "breaks down"])
@@ -176,13 +225,59 @@ def test_a_client_that_is_gone_is_told_at_once_and_opened_anew(
     assert pid_of(opener) != first
 
 
-def test_a_worker_that_dies_while_it_opens_is_a_master_not_reached(opener):
-    os.kill(pid_of(opener), signal.SIGSTOP)
-    killing = threading.Timer(0.1, os.kill, [pid_of(opener), signal.SIGKILL])
-    killing.start()
-    with pytest.raises(NotConnected, match="worker ended"):
+def opened_beside(opener):
+    """Opens in a thread, and answers what it ends with."""
+    ended = []
+
+    def open_it():
+        try:
+            ended.append(opener())
+        except NotConnected as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=open_it)
+    thread.start()
+    return thread, ended
+
+
+def test_a_worker_that_dies_while_it_opens_is_a_master_not_reached(opener_of, setup):
+    opener = opener_of("keeps")
+    opening, ended = opened_beside(opener)
+    assert until(setup.exists)
+    os.kill(pid_of(opener), signal.SIGKILL)
+    opening.join(20)
+
+    assert isinstance(ended[0], NotConnected)
+    assert "the worker ended" in str(ended[0])
+
+
+def test_a_setup_that_raises_is_told_and_the_worker_ends(opener_of, capfd):
+    opener = opener_of("raises")
+    with pytest.raises(NotConnected, match="the worker ended"):
         opener()
-    killing.join()
+
+    assert not runs(pid_of(opener))
+    assert "incompatible function arguments" in capfd.readouterr().err
+
+
+def test_what_is_closed_starts_no_other_worker(opener):
+    opener.close()
+    with pytest.raises(NotConnected, match="closed"):
+        opener()
+
+    assert not runs(pid_of(opener))
+
+
+def test_a_worker_that_hears_nothing_is_given_up_and_started_anew(opener, monkeypatch):
+    stopped = pid_of(opener)
+    opener._worker.control.settimeout(0.2)
+    os.kill(stopped, signal.SIGSTOP)
+    with pytest.raises(NotConnected, match="timed out"):
+        opener()
+    again = opener()
+
+    assert not runs(stopped)
+    assert again.register(SharedMemory(4096)) == 0
 
 
 def test_a_setup_that_fails_is_tried_again_in_the_same_process(opener_of, memory):
@@ -232,21 +327,20 @@ def test_close_ends_the_process(opener, client, calls):
     assert not runs(pid)
 
 
-def test_a_setup_that_keeps_the_interpreter_is_ended_too(opener_of):
+def test_a_setup_that_keeps_the_interpreter_is_ended_too(opener_of, setup):
     opener = opener_of("keeps")
     pid = pid_of(opener)
-    opening = threading.Thread(target=pytest.raises, args=[NotConnected, opener])
-    opening.start()
-    time.sleep(0.2)
+    opening, ended = opened_beside(opener)
+    assert until(setup.exists)
     opener.close()
     opening.join(20)
 
-    assert not opening.is_alive()
+    assert isinstance(ended[0], NotConnected)
     assert not runs(pid)
 
 
 @pytest.mark.parametrize("wrong", ["", "keeps"])
-def test_no_worker_outlives_an_engine_that_is_killed(opener_of, master, wrong):
+def test_no_worker_outlives_an_engine_that_is_killed(master, setup, wrong):
     """Not even one whose native call keeps the interpreter: it hears nothing."""
     program = (
         "import sys, threading\n"
@@ -266,7 +360,7 @@ def test_no_worker_outlives_an_engine_that_is_killed(opener_of, master, wrong):
     )
     with engine:
         pid = int(engine.stdout.readline())
-        time.sleep(0.2)
+        assert until(setup.exists)
         assert runs(pid)
         engine.kill()
 

@@ -433,6 +433,46 @@ def test_a_read_that_its_client_did_not_survive_blames_no_store(rig):
     assert rig.storage.stats()["lanes"]["free"] == rig.storage.settings.lanes
 
 
+@pytest.mark.parametrize("how", ["canary", "witness"])
+def test_a_canary_that_its_client_did_not_survive_blames_no_store(rig, how):
+    def broken(*_, **__):
+        raise Gone("the worker ended")
+
+    rig.native.write = broken
+    avoid = frozenset({"a:1"}) if how == "witness" else frozenset()
+    result = rig.storage.canary(timeout_s=1, avoid=avoid)
+
+    assert result.codes.tolist() == [Code.RPC_FAIL]
+    assert (dict(result.endpoints), result.asked) == ({}, ())
+
+
+def test_what_cannot_be_opened_is_told_once_and_tried_less_often(storage_of, caplog):
+    tries = []
+
+    def opener():
+        tries.append(time.monotonic())
+        raise RuntimeError("broken wheel")
+
+    storage = storage_of(opener, retry_s=0.01)
+    deadline = time.monotonic() + 20
+    while len(tries) < 6 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    storage.close()
+
+    assert tries[5] - tries[4] >= 0.01 * 2**5
+    assert caplog.text.count("could not be opened") == 1
+
+
+def test_a_client_whose_memory_is_refused_is_closed(storage_of, rig):
+    def lost(_memory):
+        raise Gone("the worker ended")
+
+    rig.native.register = lost
+    storage_of(lambda: rig.native, retry_s=0.02)
+
+    assert rig.until(lambda: rig.native.closed)
+
+
 def test_who_is_given_up_makes_way_in_the_client(rig):
     key = rig.place("b:1", 1)
     rig.native.hold("b:1")

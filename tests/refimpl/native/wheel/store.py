@@ -2,7 +2,8 @@
 
 `WHEEL` in the environment says what is wrong with the whole: "broken" cannot be loaded,
 "dies" ends while it is loaded, "keeps" holds the interpreter in its setup for a minute,
-"refuses" fails the first setup. It prints when it is loaded, as native code may.
+"refuses" fails the first setup, "raises" all of them. It prints when it is loaded, as
+native code may, and makes the file `WHEEL_SETUP` when its setup is called.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import os
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 _WRONG = os.environ.get("WHEEL", "")
@@ -40,6 +42,10 @@ class MooncakeDistributedStore:
 
     def setup(self, *_args):
         _setups.append(1)
+        if os.environ.get("WHEEL_SETUP"):
+            Path(os.environ["WHEEL_SETUP"]).touch()
+        if _WRONG == "raises":
+            raise TypeError("incompatible function arguments")
         if _WRONG == "keeps":
             ctypes.PyDLL(None).sleep(_LONG_S)  # no other thread runs meanwhile
         return _RPC_FAIL if _WRONG == "refuses" and len(_setups) < 2 else 0
