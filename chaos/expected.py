@@ -14,9 +14,9 @@
 The suites state laws, and a released system may break some of them. A test that fails
 as expected is reported as expected (pytest's xfail), not hidden and not red; `fails` is
 said only of what failed in 20 of 20 runs, and then a pass is a finding. `breaks` names
-the laws that may be broken, each as "ORACLE: claim", where the claim is a pattern. A test
-that breaks another one stays red, and so does one that is INCONCLUSIVE, asserts what is
-not so, or breaks in the harness. Wrong bytes (O1) never are expected.
+the laws that may be broken, each as "ORACLE: claim", where the claim is a pattern. What
+breaks another one stays red, and so does what is INCONCLUSIVE, an assertion of a test,
+and whatever breaks in the harness. Wrong bytes (O1) never are expected.
 """
 
 from __future__ import annotations

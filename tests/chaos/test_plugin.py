@@ -331,9 +331,10 @@ def test_a_row_excuses_the_law_it_names_on_its_system_and_version(suite) -> None
     """What is expected is reported, and not red; anything beside it is red."""
     rows = suite.mkdir("suites") / "conformance" / "tests"
     rows.mkdir(parents=True)
-    row = "expect: sometimes, reference: r, breaks: ['O9: eviction *']"
+    row = "test: 'test_x.py::*', expect: sometimes, reference: r"
     (rows / "fake-1.yaml").write_text(
-        f"{{system: fake, version: '{version()}', tests: [{{test: 'test_x.py::*', {row}}}]}}"
+        f"system: fake\nversion: '{version()}'\n"
+        f"tests: [{{{row}, breaks: ['O9: eviction *']}}]\n"
     )
     (suite.path / "suites" / "chaos").mkdir()
     (suite.path / "suites" / "chaos" / "test_x.py").write_text(

@@ -380,7 +380,7 @@ class MooncakeStorage:
         self._count("canary", codes)
         asked = (endpoint,) if endpoint and told else ()
         fault = outcome_of(code) is Outcome.FAULT
-        blamed = {name: code if fault else 0 for name in asked}
+        blamed = dict.fromkeys(asked, code if fault else 0)
         return StorageResult(codes=codes, endpoints=blamed, asked=asked)
 
     def _there_and_back(
