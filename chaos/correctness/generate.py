@@ -22,6 +22,7 @@ _VALUES: Final = 255
 _KEYS_AT_ONCE: Final = 4
 _ELECTION_S: Final = 4.0
 _LOOKS: Final = 10
+_LONG_LOOKS: Final = 20
 _TRAFFIC: Final = (
     (Do.PUT, 6),
     (Do.GET, 6),
@@ -128,6 +129,7 @@ class _Drawing:
             "corrupt": self._corrupt,
             "announce": self._announce,
             "failover": self._failover,
+            "watch": self._watch,
             "fill": self._fill,
         }
 
@@ -269,6 +271,17 @@ class _Drawing:
             yield self._wait(0.4)
         yield Step(do=Do.HEAL, name=dead)
         yield from self._look_anew()
+
+    def _watch(self) -> Iterator[Step]:
+        """A leader dies, and somebody looks again and again while its heir begins."""
+        dead, who = f"f{next(self._labels)}", self._client()
+        heir = self._dice.choice(self._space.masters)
+        yield Step(do=Do.BREAK, fault="kill", target=heir, name=dead)
+        yield self._wait(_ELECTION_S)
+        for _ in range(_LONG_LOOKS):
+            yield Step(do=Do.EXISTS, by=who, keys=tuple(self._keys))
+            yield self._wait(0.1)
+        yield Step(do=Do.HEAL, name=dead)
 
     def _slow(self) -> Iterator[Step]:
         """The store of a key has a slow link: a read of it outlasts its lease."""

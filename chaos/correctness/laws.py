@@ -31,10 +31,13 @@ class Laws:
     (Mooncake; the reference system answers -705). `store_faults` and `master_faults`
     are the kinds of faults on such roles with which a value may be lost, and `tail_s`
     how long after a fault a role may still be taken for dead: until it is heard again.
+    `lingers`: one that came back is another, and what the former held "is there", also
+    to a writer, until that is taken for dead (Mooncake).
     `open_s`: so long a write without an answer may hold its key (`keeps_old` only).
     """
 
     keeps_old: bool = False
+    lingers: bool = False
     lease_s: float = 0.0
     tail_s: float = 0.0
     open_s: float = 60.0
@@ -52,11 +55,11 @@ class Laws:
 
 REFIMPL: Final = Laws()
 """Metadata is in one master's memory. A paused master defers expiry (Mooncake#3937)."""
-MOONCAKE: Final = Laws(keeps_old=True)
+MOONCAKE: Final = Laws(keeps_old=True, lingers=True)
 """One master (Mooncake 0.3.13)."""
-MOONCAKE_HA: Final = Laws(keeps_old=True, master_faults=_RUNS_FOR_LEADER)
+MOONCAKE_HA: Final = Laws(keeps_old=True, lingers=True, master_faults=_RUNS_FOR_LEADER)
 """A new leader without an oplog knows no metadata: whatever makes one loses all."""
-MOONCAKE_OPLOG: Final = Laws(keeps_old=True, master_faults=frozenset())
+MOONCAKE_OPLOG: Final = Laws(keeps_old=True, lingers=True, master_faults=frozenset())
 """A new leader has read the oplog: no fault of one master may lose anything."""
 
 _BY_MODE: Final = {
@@ -73,5 +76,7 @@ def laws_of(system: str, mode: str, limits: Limits) -> Laws:
     A system that is not known is held to the laws of the reference system.
     """
     laws = _BY_MODE.get((system, mode), REFIMPL)
-    tail_s = _PINGS * limits.ping_interval_s
+    # Who is silent is looked for once in a ping interval, and its last one is so old.
+    lingers_s = limits.client_ttl_s + 2 * limits.ping_interval_s
+    tail_s = lingers_s if laws.lingers else _PINGS * limits.ping_interval_s
     return dataclasses.replace(laws, lease_s=limits.lease_ttl_s, tail_s=tail_s)

@@ -123,7 +123,7 @@ MODES: Final[Mapping[str, tuple[Mode, ...]]] = {
             laws="oplog",
             space=_mooncake(
                 {"masters": 3, "oplog": True},
-                phrases={"failover": 4, "pause": 2, "kill": 2},
+                phrases={"failover": 4, "watch": 3, "pause": 2, "kill": 2},
                 others=("etcd",),
                 master_share=0.8,
                 waits_s=(2.0, 8.0, 25.0),
