@@ -16,8 +16,10 @@ from chaos.correctness.laws import (
     MOONCAKE_OPLOG,
     PRESSURE,
     REFIMPL,
+    laws_of,
 )
 from chaos.correctness.operation import Operation, Window
+from chaos.systems.base import Limits
 from chaos.systems.seen import Found, Seen
 
 STRICT = dataclasses.replace(REFIMPL, lease_s=1.0, tail_s=0.5)
@@ -416,3 +418,32 @@ def test_of_a_write_that_was_ended_without_bytes_nothing_is_known():
 def test_findings_come_in_the_order_of_the_steps():
     story = Story().put(1).missed().put(2).remove().get(2)
     assert [finding.steps[-1] for finding in story.found()] == [1, 4]
+
+
+def limits_of(**seconds):
+    fields = Limits.__dataclass_fields__
+    counts = {"breaker_probes_to_close", "block_tokens", "page_tokens"}
+    return Limits(**{**{n: 1 if n in counts else 1.0 for n in fields}, **seconds})
+
+
+@pytest.mark.parametrize("mode", ["", "ha", "oplog"])
+def test_a_dead_store_lingers_in_mooncake_until_it_is_taken_for_dead(mode):
+    limits = limits_of(client_ttl_s=3.0, ping_interval_s=1.0)
+
+    assert laws_of("mooncake", mode, limits).tail_s == 5.0
+    assert laws_of("refimpl", "", limits).tail_s == 3.0
+
+
+def test_a_write_that_is_there_on_a_dead_store_goes_with_it():
+    """Its store came back as another one; the write is told that its key is there."""
+
+    def after(tail_s):
+        story = Story(dataclasses.replace(LOOSE, tail_s=tail_s)).put(1)
+        story.windows.append(
+            Window(kind="restart", target="store-0", begin_s=1.0, end_s=1.1)
+        )
+        story.at_s = 4.2
+        return story.put(2).missed(-800).missed().kinds()
+
+    assert after(5.0) == []
+    assert set(after(3.0)) == {Kind.ACK_LOSS}
