@@ -121,6 +121,7 @@ MODES: Final[Mapping[str, tuple[Mode, ...]]] = {
         Mode(
             name="oplog",
             laws="oplog",
+            expects=("flap",),
             space=_mooncake(
                 {"masters": 3, "oplog": True},
                 phrases={"failover": 4, "watch": 3, "pause": 2, "kill": 2},
