@@ -11,6 +11,8 @@ from socketserver import TCPServer
 import numpy as np
 import pytest
 
+from chaos.safety.ledger import state_directory
+
 USAGE = {
     "prompt_tokens": 1000,
     "completion_tokens": 4,
@@ -217,3 +219,9 @@ def canary_samples(
 def arm_of():
     """Builds `Samples`; see `canary_samples`."""
     return canary_samples
+
+
+@pytest.fixture
+def ledgers_of():
+    """The ledgers that a process left; others may run beside it."""
+    return lambda pid: sorted(state_directory().glob(f"run-{pid}-*"))

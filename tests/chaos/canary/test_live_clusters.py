@@ -12,7 +12,6 @@ import pytest
 
 from chaos.canary.live import Asked, run_asked
 from chaos.canary.sides import Shape, side_of
-from chaos.safety.ledger import state_directory
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[3]
@@ -67,8 +66,9 @@ def test_equal_builds_break_no_law_in_all_the_chaos(tmp_path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_stops_clusters_and_leaves_incomplete_directories(tmp_path, number):
-    before = set(state_directory().iterdir())
+def test_a_signal_stops_clusters_and_leaves_incomplete_directories(
+    tmp_path, ledgers_of, number
+):
     command = [sys.executable, "-m", "chaos.canary.cli", "run"]
     command += ["--baseline", "refimpl", "--canary", "refimpl", "--seed", "3"]
     command += ["--stores", "2", "--out", str(tmp_path / "out")]
@@ -85,7 +85,7 @@ def test_a_signal_stops_clusters_and_leaves_incomplete_directories(tmp_path, num
 
     assert process.returncode == 128 + number, "".join(lines) + rest
     assert "clusters stopped, nothing judged" in rest
-    assert set(state_directory().iterdir()) <= before
+    assert ledgers_of(process.pid) == []
     for label in ("baseline", "canary"):
         found = meta(tmp_path / "out" / label)
         assert found["complete"] is False

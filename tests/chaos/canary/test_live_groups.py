@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 import yaml
 
 from chaos.canary.live import Asked, run_asked
 from chaos.canary.sides import Shape, side_of
-from chaos.safety.ledger import state_directory
 from chaos.targets.lab import Lab, LabShape, why_no_lab
 
 _NONE = why_no_lab()
@@ -75,17 +75,17 @@ def asked(inventory, out, **canary):
     ("defects", "wanted"),
     [([], {"PASS", "INCONCLUSIVE"}), (["checksum_not_checked"], {"FAIL"})],
 )
-def test_two_groups_are_measured_and_judged(inventory, tmp_path, defects, wanted):
+def test_two_groups_are_measured_and_judged(
+    inventory, tmp_path, ledgers_of, defects, wanted
+):
     """A group of one engine is no proof of a slower build, but wrong bytes are."""
-    before = set(state_directory().iterdir())
-
     result = run_asked(
         asked(inventory, tmp_path, defects=defects), say=lambda _line: None
     )
 
     told = {each.name: each.reason for each in result.judgements}
     assert result.verdict.value in wanted, told
-    assert set(state_directory().iterdir()) <= before
+    assert ledgers_of(os.getpid()) == []
     metas = [
         json.loads((tmp_path / label / "meta.json").read_text(encoding="utf-8"))
         for label in ("baseline", "canary")
