@@ -115,7 +115,7 @@ class Worker:
             said = self.control.recv(MESSAGE_BYTES)
         except ConnectionResetError:
             said = b""
-        except OSError as error:  # it says nothing for a minute, or we closed
+        except OSError as error:  # it says nothing in time, or we closed
             raise Gone(str(error)) from error
         if not said:
             raise Gone("the worker ended")
@@ -138,13 +138,6 @@ class Worker:
                 self._process.kill()
                 self._process.wait()
             self.control.close()
-
-
-class _Line:
-    """The connection of one thread of the engine."""
-
-    def __init__(self, calls: Connection) -> None:
-        self.calls = calls
 
 
 class RemoteClient:
@@ -229,23 +222,23 @@ class RemoteClient:
 
     def _calls(self) -> Connection:
         """The connection of this thread; it ends with the thread."""
-        line: _Line | None = getattr(self._own, "line", None)
-        if line is not None:
-            return line.calls
+        calls: Connection | None = getattr(self._own, "calls", None)
+        if calls is not None:
+            return calls
         thread = threading.get_native_id()
         ours, theirs = socket.socketpair()
         with ours, theirs:
             self._worker.say(TAKE, theirs.fileno())
-            line = self._own.line = _Line(Connection(ours.detach()))
+            calls = self._own.calls = Connection(ours.detach())
         self._threads[thread] = _NOT_KNOWN
-        weakref.finalize(line, self._threads.pop, thread, None)
-        native = line.calls.recv()
+        weakref.finalize(calls, self._threads.pop, thread, None)
+        native = calls.recv()
         with self._lock:
             if self._threads[thread] == _NOT_KNOWN:
                 self._threads[thread] = native
-                return line.calls
+                return calls
         _weigh_least(native)
-        return line.calls
+        return calls
 
 
 def _weigh_least(native: int) -> None:
