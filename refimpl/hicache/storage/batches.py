@@ -200,6 +200,8 @@ class Write(Batch):
                 self._settle(row, Code.OBJECT_ALREADY_EXISTS)
             elif code != Code.OBJECT_NOT_FOUND:
                 self._settle(row, code)
+            else:  # to be written: no answer to that is a fault, and no miss
+                self.codes[row] = Code.RPC_FAIL
 
     def _task(
         self, client: Native, endpoint: str, rows: list[int]

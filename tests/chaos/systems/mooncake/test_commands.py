@@ -240,6 +240,29 @@ def test_an_engine_s_state_names_stores_wherever_addresses_stand() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("connected", "segments", "reached"),
+    [(True, {"a:1": "s"}, True), (True, {}, False), (True, None, False),
+     (False, {"a:1": "s"}, False)],
+)  # fmt: skip
+def test_an_engine_reaches_the_pool_with_a_client_and_segments(
+    connected, segments, reached
+) -> None:
+    client = {"connected": connected, "segments": segments}
+
+    assert over(**{"/state": {"client": client}}).connected("engine-0") is reached
+
+
+def test_an_engine_that_does_not_answer_has_not_reached_the_pool() -> None:
+    def silent(*_args, **_more):
+        raise HarnessError("engine-0 does not answer")
+
+    engines = over()
+    engines._engines.ask = silent
+
+    assert not engines.connected("engine-0")
+
+
 def test_a_broken_law_has_the_engine_s_name() -> None:
     assert over(laws=["pages leak"]).broken_laws() == ["engine-0: pages leak"]
 

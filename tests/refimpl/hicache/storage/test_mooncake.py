@@ -433,6 +433,18 @@ def test_a_read_that_its_client_did_not_survive_blames_no_store(rig):
     assert rig.storage.stats()["lanes"]["free"] == rig.storage.settings.lanes
 
 
+def test_a_write_that_its_client_did_not_survive_is_a_fault_and_no_miss(rig):
+    def broken(*_, **__):
+        raise Gone("the worker ended")
+
+    rig.native.write = broken
+    there, new = rig.place("a:1", 1), bytes([9]) * 32
+    put = rig.put(there, new)
+
+    assert put.codes.tolist() == [Code.OBJECT_ALREADY_EXISTS, Code.RPC_FAIL]
+    assert put.endpoints == {}
+
+
 @pytest.mark.parametrize("how", ["canary", "witness"])
 def test_a_canary_that_its_client_did_not_survive_blames_no_store(rig, how):
     def broken(*_, **__):
