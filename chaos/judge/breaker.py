@@ -86,22 +86,32 @@ def open_spans(changes: Sequence[Change], until_s: float) -> list[Span]:
     return spans
 
 
-def retrips(changes: Sequence[Change], *, until_s: float = float("inf")) -> int:
+def retrips(changes: Iterable[Change]) -> int:
     """How often a probe failed and the breaker opened again."""
-    return sum(
-        change.source == HALF_OPEN and change.target == OPEN and change.at_s <= until_s
-        for change in changes
-    )
+    return sum(_is_retrip(change) for change in changes)
 
 
-def closing_budget_s(limits: Limits, *, retripped: int, probe_s: float) -> float:
-    """How long closing may take once the fault is gone: open_for + the probes.
+def closing_budget_s(
+    changes: Sequence[Change], limits: Limits, *, healed_s: float
+) -> float:
+    """How long closing may take from the end of the fault: open_for + the probes.
 
-    `open_for` doubles with every re-trip up to 12 times itself, jittered by 20 %;
-    `probe_s` is what one probe may take, its interval included.
+    `open_for` doubles with every probe that the fault failed, up to 12 times itself,
+    jittered by 20 %. A probe that was under way when the fault ended is the fault's
+    too: it may fail up to its deadline later, and `open_for` begins there.
     """
-    open_for_s = limits.breaker_open_for_s * min(1 << retripped, OPEN_FOR_CAP)
-    return open_for_s * (1 + JITTER) + limits.breaker_probes_to_close * probe_s
+    probe_s = limits.breaker_probe_deadline_s + limits.poll_s
+    failed = [
+        change.at_s
+        for before, change in pairwise(changes)
+        if _is_retrip(change)
+        and before.at_s <= healed_s
+        and change.at_s <= healed_s + probe_s
+    ]
+    last_s = max(failed, default=healed_s)
+    open_for_s = limits.breaker_open_for_s * min(1 << len(failed), OPEN_FOR_CAP)
+    reopened_s = max(0.0, last_s - healed_s) + open_for_s * (1 + JITTER)
+    return reopened_s + limits.breaker_probes_to_close * probe_s
 
 
 def trip_budget_s(limits: Limits, tokens: int) -> tuple[float, str]:
@@ -296,6 +306,10 @@ def _state(value: object) -> str:
         msg = f"breaker state {value!r}: want CLOSED, OPEN or HALF_OPEN"
         raise ValueError(msg)
     return name
+
+
+def _is_retrip(change: Change) -> bool:
+    return change.source == HALF_OPEN and change.target == OPEN
 
 
 def _state_at(changes: Sequence[Change], at_s: float) -> str:

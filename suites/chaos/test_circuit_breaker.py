@@ -87,20 +87,14 @@ def closings_by(reasons, probes):
     return sum(reason == f"{probes} good probes" for reason in reasons)
 
 
-def close_budget_s(cluster, log, healed_s):
-    """open_for of the last opening + 3 probes."""
-    probe_s = cluster.limits.breaker_probe_deadline_s + cluster.limits.poll_s
-    again = retrips(log, until_s=healed_s)
-    return closing_budget_s(cluster.limits, retripped=again, probe_s=probe_s)
-
-
 def judge_back(cluster, log, receipt, *, more_s=0.0):
     """Closed again within open_for + 3 probes of the end of the fault."""
     return judge_closes(
         log,
         healed_at_s=receipt.reverted_at_s,
         healing_from_s=receipt.reverting_at_s,
-        budget_s=close_budget_s(cluster, log, receipt.reverted_at_s) + more_s,
+        budget_s=closing_budget_s(log, cluster.limits, healed_s=receipt.reverted_at_s)
+        + more_s,
     )
 
 
@@ -429,7 +423,9 @@ def test_a_total_outage_costs_a_deadline_at_first_and_then_nothing(
     judge(judge_laws(cluster, [*run.samples, *back.samples]))
     judge(judge_cost(cluster, calm, run, detected_s, rng.getrandbits(32)))
     longest_s = max(
-        close_budget_s(cluster, breaker_log(cluster, engine), outage.reverted_at_s)
+        closing_budget_s(
+            breaker_log(cluster, engine), cluster.limits, healed_s=outage.reverted_at_s
+        )
         for engine in cluster.engines
     )
     judge(

@@ -76,18 +76,48 @@ def test_closing_late_or_never_fails(changes):
     assert judged.verdict is Verdict.FAIL
 
 
-@pytest.mark.parametrize(("retripped", "times"), [(0, 1), (2, 4), (4, 12), (9, 12)])
-def test_the_closing_budget_follows_the_retrips_up_to_a_cap(
-    fabricate, retripped, times
-):
-    budget_s = closing_budget_s(fabricate.limits(), retripped=retripped, probe_s=0.1)
+OPEN_FOR_S, PROBE_S = 0.5, 1.02
+"""Of the fabricated limits: a probe's deadline and one poll."""
 
-    assert budget_s == pytest.approx(0.5 * times * 1.2 + 3 * 0.1)
+
+def probed(*spans):
+    """A breaker opened at 1.0, with failed probes at these (begun, failed)."""
+    steps = [(1.0, OPEN)]
+    for begun_s, failed_s in spans:
+        steps += [(begun_s, HALF_OPEN), (failed_s, OPEN)]
+    return log(*steps)
+
+
+@pytest.mark.parametrize(("failed", "times"), [(0, 1), (2, 4), (4, 12), (9, 12)])
+def test_the_closing_budget_doubles_with_every_failed_probe_up_to_a_cap(
+    fabricate, failed, times
+):
+    changes = probed(*((2.0 + n, 2.1 + n) for n in range(failed)))
+
+    budget_s = closing_budget_s(changes, fabricate.limits(), healed_s=50.0)
+
+    assert budget_s == pytest.approx(OPEN_FOR_S * times * 1.2 + 3 * PROBE_S)
+
+
+@pytest.mark.parametrize(
+    ("span", "more_s", "times"),
+    [
+        ((4.95, 5.05), 0.05, 2),
+        ((4.95, 5.0), 0.0, 2),
+        ((5.01, 5.05), 0.0, 1),
+        ((4.95, 6.1), 0.0, 1),
+    ],
+    ids=["under way", "at the end", "begun after it", "later than its deadline"],
+)
+def test_a_probe_under_way_at_the_end_is_the_fault_s(fabricate, span, more_s, times):
+    """It failed a moment later, and the wait begins there; others are the breaker's."""
+    budget_s = closing_budget_s(probed(span), fabricate.limits(), healed_s=5.0)
+
+    assert budget_s == pytest.approx(more_s + OPEN_FOR_S * times * 1.2 + 3 * PROBE_S)
 
 
 def test_retrips_are_counted():
     assert retrips(GOOD) == 1
-    assert retrips(GOOD, until_s=2.0) == 0
 
 
 def test_what_was_never_open_cannot_close():
