@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chaos.errors import HarnessError
+from chaos.scenario.child import run_child
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -100,13 +101,11 @@ def run_pytest(nodes: Sequence[str], defect: str, *, seed: int, scale: float) ->
         command += ["--results", folder, "-p", "no:cacheprovider"]
         command += ["--defect", defect] if defect else []
         try:
-            done = subprocess.run(
+            done = run_child(
                 command,
+                timeout_s=_RUN_TIMEOUT_S,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                text=True,
-                timeout=_RUN_TIMEOUT_S,
-                check=False,
             )
         except subprocess.TimeoutExpired as error:
             message = f"the tests of {defect or 'the clean run'} did not end"

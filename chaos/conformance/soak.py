@@ -20,6 +20,8 @@ import yaml
 from chaos.conformance.profile import FAILS_OF, Expect
 from chaos.conformance.results import measured_in
 from chaos.errors import ChaosError
+from chaos.scenario.child import run_child
+from chaos.scenario.interrupt import Interrupted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -90,14 +92,22 @@ def lines_of(counts: dict[Row, Counter[str]]) -> list[str]:
 
 def soak(
     runs: int, root: Path, run: Callable[[int, Path], Path | None]
-) -> dict[Row, Counter[str]]:
-    """Runs the suite; `run` answers where its results are, None when it broke."""
+) -> tuple[dict[Row, Counter[str]], int]:
+    """Runs the suite; `run` answers where its results are, None when it broke.
+
+    Returns:
+        (how often each property held and so on, 0 or the exit code of the signal that
+        ended it: what was measured until then counts).
+    """
     measured: list[Measured] = []
     for number in range(runs):
-        folder = run(number, root / f"run-{number + 1}")
+        try:
+            folder = run(number, root / f"run-{number + 1}")
+        except Interrupted as interrupted:
+            return tally(measured), interrupted.exit_code
         if folder is not None:
             measured += measured_in(folder)
-    return tally(measured)
+    return tally(measured), 0
 
 
 def run_suite(profile: str, extra: Sequence[str]) -> Callable[[int, Path], Path | None]:
@@ -114,10 +124,8 @@ def run_suite(profile: str, extra: Sequence[str]) -> Callable[[int, Path], Path 
         command += ["--slow", "--seed", str(number + 1), "--results", str(results)]
         command += [_OPTION, profile]
         try:
-            done = subprocess.run(
-                [*command, "-p", "no:cacheprovider", *extra],
-                timeout=_RUN_TIMEOUT_S,
-                check=False,
+            done = run_child(
+                [*command, "-p", "no:cacheprovider", *extra], timeout_s=_RUN_TIMEOUT_S
             )
         except subprocess.TimeoutExpired:
             _say(f"run {number + 1}: not done after {_RUN_TIMEOUT_S:g} s")
@@ -135,7 +143,10 @@ def _say(text: str) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """0 when every run could be read, 3 when none measured anything."""
+    """0 when every run could be read, 3 when none measured anything.
+
+    A signal ends it after what was measured so far is told: 128 and its number.
+    """
     parser = argparse.ArgumentParser(prog="soak", description=__doc__)
     parser.add_argument("--runs", type=int, default=FAILS_OF)
     parser.add_argument("--profile", default="default", help="default or tuned")
@@ -143,7 +154,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args, extra = parser.parse_known_args(argv)
     runs = max(1, min(args.runs, _MOST_RUNS))
     try:
-        counts = soak(runs, args.results, run_suite(args.profile, extra))
+        counts, code = soak(runs, args.results, run_suite(args.profile, extra))
     except ChaosError as error:
         sys.stderr.write(f"soak: {error}\n")
         return error.exit_code
@@ -153,7 +164,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         path = args.results / f"{document['system']}-{document['version']}.seen.yaml"
         path.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
         sys.stdout.write(f"what was seen: {path}\n")
-    return 0 if counts else 3
+    return code or (0 if counts else 3)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,6 @@ _VALUES: Final = 255
 _KEYS_AT_ONCE: Final = 4
 _ELECTION_S: Final = 4.0
 _LOOKS: Final = 10
-_LONG_LOOKS: Final = 20
 _TRAFFIC: Final = (
     (Do.PUT, 6),
     (Do.GET, 6),
@@ -129,6 +128,7 @@ class _Drawing:
             "corrupt": self._corrupt,
             "announce": self._announce,
             "failover": self._failover,
+            "sleep": self._sleep,
             "watch": self._watch,
             "fill": self._fill,
         }
@@ -272,15 +272,32 @@ class _Drawing:
         yield Step(do=Do.HEAL, name=dead)
         yield from self._look_anew()
 
+    def _sleep(self) -> Iterator[Step]:
+        """A leader sleeps while a client waits for it, and wakes beside its heir.
+
+        Nobody else writes meanwhile: what it does as it wakes and what the heir does
+        next take the same place in the log. All is written anew, then the heir dies.
+        """
+        label, who = f"f{next(self._labels)}", self._client()
+        leader = self._dice.choice(self._space.masters)
+        keys = self._some_keys()
+        yield self._put(keys, by=who)
+        yield Step(do=Do.BREAK, fault="pause", target=leader, name=label)
+        yield Step(do=Do.REMOVE, by=who, keys=keys[:1], background=True)
+        yield self._wait(max(self._space.waits_s))
+        yield Step(do=Do.HEAL, name=label)
+        yield self._wait(2.0)
+        yield from self._everything()
+        yield from self._watch()
+        yield from self._look_anew()
+
     def _watch(self) -> Iterator[Step]:
         """A leader dies, and somebody looks again and again while its heir begins."""
         dead, who = f"f{next(self._labels)}", self._client()
         heir = self._dice.choice(self._space.masters)
+        keys, long_s = tuple(self._keys), 2 * _ELECTION_S
         yield Step(do=Do.BREAK, fault="kill", target=heir, name=dead)
-        yield self._wait(_ELECTION_S)
-        for _ in range(_LONG_LOOKS):
-            yield Step(do=Do.EXISTS, by=who, keys=tuple(self._keys))
-            yield self._wait(0.1)
+        yield Step(do=Do.EXISTS, by=who, keys=keys, seconds=long_s)
         yield Step(do=Do.HEAL, name=dead)
 
     def _slow(self) -> Iterator[Step]:

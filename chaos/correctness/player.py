@@ -39,6 +39,8 @@ SETTLE_S: Final = 60.0
 _MARGIN_S: Final = 15.0
 _CLOSE_S: Final = 5.0
 _SLICE_S: Final = 0.25
+_LOOK_GAP_S: Final = 0.05
+"""Real seconds between two looks of one step."""
 _LEAST_S: Final = 10.0
 _HOLDER: Final = "holder "
 _LEADER: Final = "leader"
@@ -239,7 +241,14 @@ class _Player:
             return
         if step.do is Do.FILL:
             self._open(PRESSURE, "pool")  # for ever: what was written stays
+        until_s = self._stage.clock() + step.seconds * self._scale
         self._send(client, number, step, act)
+        while step.do is Do.EXISTS and self._stage.clock() < until_s:
+            self._await(client)
+            if self._pulled():
+                return
+            self._stage.wait(_LOOK_GAP_S)
+            self._send(client, number, step, act)
         if not step.background:
             self._await(client)
 

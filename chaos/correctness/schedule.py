@@ -38,6 +38,7 @@ class Do(Enum):
     GET = "get"
     """`by` reads `keys` by `path`."""
     EXISTS = "exists"
+    """`by` asks whether `keys` are there; with `seconds` again and again, so long."""
     REMOVE = "remove"
     ANNOUNCE = "announce"
     """`by` starts a write of one key and does not go on; `name` is for `end`."""

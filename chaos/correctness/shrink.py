@@ -39,11 +39,16 @@ class Budget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shrunk:
-    """The smallest failing steps found; `minimal` says that no single one can go."""
+    """The smallest failing steps found; `minimal` says that no single one can go.
+
+    `failed` are all parts that did, the smallest first: of a race the smallest may fail
+    by luck, and a larger one every time.
+    """
 
     steps: Steps
     tests: int
     minimal: bool
+    failed: tuple[Steps, ...] = ()
 
 
 def shrink(
@@ -66,7 +71,9 @@ def shrink(
     begin = next((part for part in guesses if spend.left and test(part)), steps)
     fewer = ddmin(begin, test, spend)
     smaller = _fewer_keys(fewer, test, spend)
-    return Shrunk(steps=smaller, tests=spend.spent, minimal=spend.left)
+    return Shrunk(
+        steps=smaller, tests=spend.spent, minimal=spend.left, failed=test.failed
+    )
 
 
 def ddmin(
@@ -104,6 +111,7 @@ class _Tested:
         self._fails = fails
         self._budget = budget
         self._known: dict[str, bool] = {}
+        self._failed: list[Steps] = []
 
     def __call__(self, steps: Steps) -> bool:
         key = repr(steps)
@@ -112,7 +120,18 @@ class _Tested:
                 return False
             self._budget.spent += 1
             self._known[key] = self._fails(steps)
+            self._failed += [steps] * self._known[key]
         return self._known[key]
+
+    @property
+    def failed(self) -> tuple[Steps, ...]:
+        """What failed, the smallest first."""
+        return tuple(sorted(self._failed, key=_size))
+
+
+def _size(steps: Steps) -> tuple[int, int]:
+    """Of steps, and of keys in them."""
+    return len(steps), sum(len(step.keys) for step in steps)
 
 
 def _chunks(items: Sequence[T], parts: int) -> list[tuple[T, ...]]:

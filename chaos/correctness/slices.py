@@ -25,14 +25,16 @@ def slices(steps: Steps, finding: Finding) -> list[Steps]:
     From the write of the key to the last step that shows it, of this key only; the same
     from the beginning; the same of all keys; everything until then. Alone, a key may be
     placed elsewhere than beside others: so first with faults that hit the store it has.
-    The very first one has the last fault alone, which is often all that it takes.
+    The last fault alone is often all that it takes: so first with that and the key,
+    then with that and all keys, as a race shows with any of them.
     """
     last = max(finding.steps, default=len(steps))
     until = steps[: last + 1]
     since = _written_at(until, finding)
     alone = [_of_key(until[since:], finding.key), _of_key(until, finding.key)]
     aimed = [_aimed(cut, finding.key) for cut in alone]
-    cuts = [_last_fault(aimed[0]), *aimed, *alone, until[since:], until]
+    lone = [_last_fault(aimed[0]), _last_fault(until)]
+    cuts = [*lone, *aimed, *alone, until[since:], until]
     unique = {repr(cut): cut for cut in cuts if 0 < len(cut) < len(steps)}
     return sorted(unique.values(), key=len)
 

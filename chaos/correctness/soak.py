@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from chaos.correctness.bench import Outcome
     from chaos.correctness.findings import Finding, Kind
     from chaos.correctness.schedule import Schedule
-    from chaos.correctness.shrink import Shrunk
+    from chaos.correctness.shrink import Shrunk, Steps
     from chaos.correctness.spaces import Mode
 
 MINIMAL: Final = Path("suites/scenarios/minimal")
@@ -43,6 +43,7 @@ _NOT_HERE: Final = "not here"
 _UNTOLD: Final = "nothing told"
 _CONFIRMED: Final = 3
 """A minimal schedule is played so often more, to say how reliably it shows."""
+_RUNGS: Final = 5
 
 
 @dataclass(slots=True)
@@ -143,29 +144,33 @@ class Soak:
     def _replayable(
         self, schedule: Schedule, shrunk: Shrunk, mode: Mode, kind: Kind
     ) -> Schedule:
-        """The small one; the whole where a race does not show the small one again."""
+        """The smallest part that shows it every time; else what shows it most often."""
         whole = dataclasses.replace(
             schedule,
             name=f"{kind.value} on {schedule.system}, {mode.name}",
             expects=(kind.value,),
         )
-        small, shown = self._confirmed(whole.with_steps(shrunk.steps), kind)
-        if shown or len(shrunk.steps) == len(schedule.steps):
-            return small
-        again, shown = self._confirmed(whole, kind)
-        self._say(f"  not again in {_CONFIRMED} plays; the whole one {shown} times")
-        return again if shown else small
+        best, most = whole, -1
+        for steps in (*_rungs(shrunk), whole.steps):
+            again, shown = self._confirmed(whole.with_steps(steps), kind)
+            self._say(f"  {len(steps)} steps: {again.note}")
+            if shown > most:
+                best, most = again, shown
+            if shown == _CONFIRMED:
+                break
+        return best
 
     def _confirmed(self, schedule: Schedule, kind: Kind) -> tuple[Schedule, int]:
-        """With a note how often it shows, and all that it shows; and how often."""
-        shown, kinds = 0, {kind.value}
-        for _ in range(_CONFIRMED):
+        """Played until it misses: with a note how often it showed, and all it shows."""
+        shown, plays, kinds = 0, 0, {kind.value}
+        while plays < _CONFIRMED and shown == plays:
+            plays += 1
             with contextlib.suppress(ChaosError):
                 outcome = self._bench.play(schedule)
                 outcome.history.unlink(missing_ok=True)
                 shown += kind in outcome.kinds
                 kinds |= {one.value for one in outcome.kinds}
-        note = f"shown by {shown} of {_CONFIRMED} plays; from {schedule.note}"
+        note = f"shown by {shown} of {plays} plays; from {schedule.note}"
         told = dataclasses.replace(schedule, note=note, expects=tuple(sorted(kinds)))
         return told, shown
 
@@ -174,6 +179,11 @@ class Soak:
         path = self._minimal / f"{schedule.system}-{mode.name}-{kind.value}.yaml"
         path.write_text(as_yaml(schedule), encoding="utf-8")
         return path
+
+
+def _rungs(shrunk: Shrunk) -> tuple[Steps, ...]:
+    """From the smallest part up, a few of those that showed it once."""
+    return shrunk.failed[:: 1 + len(shrunk.failed) // _RUNGS] or (shrunk.steps,)
 
 
 def drawn(mode: Mode, seed: int, number: int) -> Schedule:

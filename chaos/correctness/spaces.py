@@ -1,7 +1,8 @@
 """From what schedules are drawn, by system and mode: small clusters, all of a kind.
 
 A mode is a way to run a system that has promises of its own: Mooncake with one master,
-with stores that come back as themselves, with elected masters, with their op log.
+with stores that come back as themselves, with elected masters, with their op log, and
+with clients that wait for a master as long as they do by default.
 """
 
 from __future__ import annotations
@@ -69,10 +70,18 @@ _MOONCAKE: Final = Space(
 _TUNED: Final = {"profile": "tuned"}
 
 
-def _mooncake(own: Mapping[str, Any], *, client_ttl: int = 3, **more: Any) -> Space:
+def _mooncake(
+    own: Mapping[str, Any],
+    *,
+    client_ttl: int = 3,
+    env: Mapping[str, str] | None = None,
+    **more: Any,
+) -> Space:
     """Mooncake with these settings of its own, tuned for short waits."""
     master = {"default_kv_lease_ttl": 500, "client_ttl": client_ttl}
-    overrides = {"mooncake": {**_TUNED, **own}, "master": master}
+    overrides: dict[str, Any] = {"mooncake": {**_TUNED, **own}, "master": master}
+    if env:
+        overrides["env"] = env
     shape = {**_MOONCAKE.shape, "overrides": overrides}
     return dataclasses.replace(_MOONCAKE, shape=shape, **more)
 
@@ -128,6 +137,19 @@ MODES: Final[Mapping[str, tuple[Mode, ...]]] = {
                 others=("etcd",),
                 master_share=0.8,
                 waits_s=(2.0, 8.0, 25.0),
+            ),
+        ),
+        Mode(
+            name="patient",
+            laws="oplog",
+            expects=("ack-loss", "flap", "resurrected"),
+            space=_mooncake(
+                {"masters": 3, "oplog": True},
+                env={"MC_RPC_TIMEOUT_MS": "30000"},
+                phrases={"sleep": 1},
+                steps=20,
+                waits_s=(25.0,),
+                timeout_s=40.0,
             ),
         ),
     ),

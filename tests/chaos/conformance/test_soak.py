@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import signal
 import subprocess
 from collections import Counter
 
@@ -17,6 +18,7 @@ from chaos.conformance.soak import (
     tally,
 )
 from chaos.history.history import History
+from chaos.scenario.interrupt import Interrupted
 
 
 @pytest.mark.parametrize(
@@ -51,7 +53,8 @@ def test_runs_add_up_to_a_profile_that_can_be_read(tmp_path, measured):
             record(history, [measured(), measured(law="back-after-heal", held=True)])
         return folder
 
-    counts = soak(21, tmp_path, run)
+    counts, code = soak(21, tmp_path, run)
+    assert code == 0
     (document,) = profiles_after(counts)
     made = Profile.model_validate(yaml.safe_load(yaml.safe_dump(document)))
 
@@ -61,6 +64,21 @@ def test_runs_add_up_to_a_profile_that_can_be_read(tmp_path, measured):
         20
     ]
     assert any("failed 20" in line for line in lines_of(counts))
+
+
+def test_what_was_measured_before_a_signal_counts(tmp_path, measured):
+    def run(number, folder):
+        if number == 2:
+            raise Interrupted(signal.SIGTERM)
+        folder.mkdir()
+        with History(folder / "history.jsonl") as history:
+            record(history, [measured(held=True)])
+        return folder
+
+    counts, code = soak(21, tmp_path, run)
+
+    assert code == 128 + signal.SIGTERM
+    assert list(counts.values()) == [Counter(held=2)]
 
 
 def a_run(results, number):
@@ -74,22 +92,22 @@ def a_run(results, number):
 
 def test_what_an_earlier_soak_left_is_not_counted_again(tmp_path, monkeypatch):
     ended = subprocess.CompletedProcess([], 4)
-    monkeypatch.setattr(soak_module.subprocess, "run", lambda *_, **__: ended)
+    monkeypatch.setattr(soak_module, "run_child", lambda *_, **__: ended)
     run = soak_module.run_suite("default", [])
     a_run(tmp_path, 1)
 
     assert run(0, tmp_path) is None
     monkeypatch.setattr(
-        soak_module.subprocess, "run", lambda *_, **__: a_run(tmp_path, 2) or ended
+        soak_module, "run_child", lambda *_, **__: a_run(tmp_path, 2) or ended
     )
     assert run(0, tmp_path) == tmp_path / "latest"
 
 
 def test_a_run_that_does_not_end_is_none(tmp_path, monkeypatch, capsys):
-    def hangs(argv, *, timeout, **_):
-        raise subprocess.TimeoutExpired(argv, timeout)
+    def hangs(argv, *, timeout_s, **_):
+        raise subprocess.TimeoutExpired(argv, timeout_s)
 
-    monkeypatch.setattr(soak_module.subprocess, "run", hangs)
+    monkeypatch.setattr(soak_module, "run_child", hangs)
 
     assert soak_module.run_suite("default", [])(0, tmp_path) is None
     assert "not done after" in capsys.readouterr().out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -47,8 +48,6 @@ def broken(fault, target, name=""):
 
 
 def random_schedule(seed, phrases=HERE):
-    from dataclasses import replace
-
     space = replace(MODE.space, phrases=phrases, fill_count=3)
     return draw(random.Random(seed), space, f"random {seed}")
 
@@ -56,6 +55,30 @@ def random_schedule(seed, phrases=HERE):
 def kinds_of(played):
     found = check(played.operations, played.windows, REFIMPL)
     return {finding.kind for finding in found}
+
+
+@pytest.mark.parametrize(("scale", "looks"), [(1.0, 30), (0.5, 15)])
+def test_a_look_with_seconds_is_taken_again_and_again(
+    make_pool, stage_of, scale, looks
+):
+    """Each is an operation of its own, and a key that flaps between them is found."""
+    pool = make_pool(stores=1)
+    values = pool.values
+    wait, waits = pool.wait, []
+
+    def flaps(seconds):
+        wait(seconds)
+        waits.append(seconds)
+        pool.values = {} if 5 <= len(waits) <= 8 else values
+
+    pool.wait = flaps
+    watch = Step(do=Do.EXISTS, by="c1", keys=("k0",), seconds=3.0)
+    steps = schedule_of(put("k0"), watch)
+    played = play(replace(steps, time_scale=scale), stage_of(pool))
+
+    seen = [one for one in played.operations if one.do == "exists" and one.step == 1]
+    assert looks <= len(seen) <= 2 * looks
+    assert kinds_of(played) == {Kind.FLAP}
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -38,6 +38,7 @@ def test_the_laws_of_a_mode_are_found_by_the_shape_of_its_schedules(mode):
 
 @pytest.mark.parametrize("mode", ALL_MODES, ids=lambda m: f"{m.space.system}-{m.name}")
 def test_only_stores_that_are_there_are_broken(mode):
+    """All of them, where a phrase breaks any."""
     there = {f"store-{number}" for number in range(mode.space.shape["stores"])}
     named = {
         step.target
@@ -46,7 +47,8 @@ def test_only_stores_that_are_there_are_broken(mode):
         if step.target.startswith("store")
     }
 
-    assert named == there
+    only_leaders = set(mode.space.phrases) <= {"failover", "sleep", "watch"}
+    assert named == (set() if only_leaders else there)
 
 
 def test_the_same_seed_draws_the_same_schedule_and_another_one_another():

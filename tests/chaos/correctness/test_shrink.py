@@ -106,3 +106,12 @@ def test_a_part_of_a_minimal_one_never_fails():
         left = ddmin(tuple(range(24)), fails, Budget(tests=10_000))
         assert fails(left)
         assert not any(fails(left[:at] + left[at + 1 :]) for at in range(len(left)))
+
+
+def test_every_part_that_failed_is_told_the_smallest_first():
+    shrunk = shrink(steps_of(40), contains(3, 30))
+
+    sizes = [len(part) for part in shrunk.failed]
+    assert shrunk.failed[0] == shrunk.steps
+    assert sizes == sorted(sizes)
+    assert sizes[-1] > sizes[0]
