@@ -39,6 +39,8 @@ _LATE: Final = -707
 _LEASES: Final = 3.0
 """A read may look a key up twice, and a busy machine may hold it up before."""
 _SLACK_S: Final = 0.05
+_BEGINS_S: Final = 15.0
+"""Real seconds in which the stores are back with a master that begins."""
 _BY_FOUND: Final = {
     Found.ZEROS: Kind.ZEROS,
     Found.OTHER: Kind.OTHER_KEY,
@@ -300,7 +302,11 @@ class _Key:
                 held = ", ".join(put.owners) or "nobody knows which store"
                 how = "was replaced" if row.do == "put" else f"is gone ({row.code})"
                 words = f"value {put.value} was acknowledged ({held}) and {how}"
-                yield self._lost(Kind.ACK_LOSS, words, put, row)
+                if self._never_told(row):
+                    words = f"{words}, and was removed before it could be back"
+                    yield self._finding(Kind.FLAP, words, put, row)
+                else:
+                    yield self._lost(Kind.ACK_LOSS, words, put, row)
 
     def _shows_absence(self, row: _Row) -> bool:
         """A definite miss, or a write that only a key without a value lets in."""
@@ -319,6 +325,34 @@ class _Key:
             and put.before(other)
             and (other.begin_s, other.step) < (row.begin_s, row.step)
             for other in self._rows
+        )
+
+    def _never_told(self, miss: _Row) -> bool:
+        """Whether it may have been away for a moment only, as a master began.
+
+        It was removed later, and nobody had looked again when it must be back.
+        """
+        began = any(
+            not window.target.startswith("store")
+            and window.kind != PRESSURE
+            and window.meets(miss.begin_s - _BEGINS_S, miss.end_s)
+            for window in self._windows
+        )
+        removed_s = [
+            row.begin_s
+            for row in self._rows
+            if row.do == "remove"
+            and row.code not in (_HAS_LEASE, *_ABSENT)
+            and miss.before(row)
+        ]
+        return (
+            began
+            and bool(removed_s)
+            and not any(
+                miss.end_s + _BEGINS_S <= row.begin_s < min(removed_s)
+                for row in self._rows
+                if self._shows_absence(row)
+            )
         )
 
     def _is_back(self, miss: _Row) -> bool:

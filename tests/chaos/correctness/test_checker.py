@@ -24,6 +24,7 @@ from chaos.systems.seen import Found, Seen
 
 STRICT = dataclasses.replace(REFIMPL, lease_s=1.0, tail_s=0.5)
 LOOSE = dataclasses.replace(MOONCAKE, lease_s=1.0, tail_s=0.5)
+OPLOG = dataclasses.replace(MOONCAKE_OPLOG, lease_s=1.0, tail_s=0.5)
 ABSENT, GONE, EXISTS, TIMEOUT = -704, -712, -705, -901
 
 
@@ -447,3 +448,28 @@ def test_a_write_that_is_there_on_a_dead_store_goes_with_it():
 
     assert after(5.0) == []
     assert set(after(3.0)) == {Kind.ACK_LOSS}
+
+
+@pytest.mark.parametrize(
+    ("target", "looks_after_s", "removed", "kind"),
+    [
+        ("master", [], True, Kind.FLAP),
+        ("master", [5.0], True, Kind.FLAP),
+        ("master", [5.0, 20.0], True, Kind.ACK_LOSS),
+        ("master", [], False, Kind.ACK_LOSS),
+        ("store-1", [], True, Kind.ACK_LOSS),
+    ],
+)
+def test_what_was_removed_before_it_could_be_back_is_no_proof_of_a_loss(
+    target, looks_after_s, removed, kind
+):
+    """As an heir begins, keys are missing for a moment; nobody looked again."""
+    story = Story(OPLOG).put(1).fault("kill", target).exists(ABSENT)
+    for after_s in looks_after_s:
+        story.at_s += after_s
+        story.exists(ABSENT)
+    if removed:
+        story.at_s += 20.0
+        story.remove()
+
+    assert story.kinds() == [kind]
