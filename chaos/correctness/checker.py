@@ -39,6 +39,8 @@ _LATE: Final = -707
 _LEASES: Final = 3.0
 """A read may look a key up twice, and a busy machine may hold it up before."""
 _SLACK_S: Final = 0.05
+_SOON_S: Final = 0.5
+"""Real seconds in which a removal may not be done yet that was acknowledged."""
 _BEGINS_S: Final = 15.0
 """Real seconds in which the stores are back with a master that begins."""
 _BY_FOUND: Final = {
@@ -419,12 +421,28 @@ class _Key:
             return
 
     def _lost(self, kind: Kind, words: str, put: _Row, row: _Row) -> Finding:
-        """What was lost; it is of a kind of its own where another write stands open."""
-        other = self._open_beside(put, row)
-        if other is None:
-            return self._finding(kind, words, put, row)
-        told = f"{words}, beside a write that was not answered"
-        return self._finding(Kind.UNFINISHED, told, other, put, row)
+        """What was lost; of kinds of their own are two ways in which it never was."""
+        if (other := self._open_beside(put, row)) is not None:
+            told = f"{words}, beside a write that was not answered"
+            return self._finding(Kind.UNFINISHED, told, other, put, row)
+        if (removal := self._removed_just_before(put, row)) is not None:
+            told = f"{words}, written right after its removal"
+            return self._finding(Kind.REMOVED_LATE, told, removal, put, row)
+        return self._finding(kind, words, put, row)
+
+    def _removed_just_before(self, put: _Row, row: _Row) -> _Row | None:
+        """A removal that may have taken what the system found there for the write."""
+        if not self._laws.logs_removals or self._seen_between(put, row):
+            return None
+        removals = (
+            each
+            for each in self._rows
+            if each.do == "remove"
+            and each.code == OK
+            and each.before(put)
+            and put.begin_s - each.end_s <= _SOON_S
+        )
+        return next(removals, None)
 
     def _open_beside(self, put: _Row, row: _Row) -> _Row | None:
         """A write that the system may have taken for a value when it acknowledged one.

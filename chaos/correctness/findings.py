@@ -33,6 +33,9 @@ class Kind(Enum):
     UNFINISHED = "unfinished"
     """A write was acknowledged beside another one of its key that nobody was told the
     end of; no value of the key was ever seen, and it is gone, or cannot be read."""
+    REMOVED_LATE = "removed-late"
+    """A write was acknowledged right after a removal of its key, and no value of it was
+    ever seen: the removal took the key after all."""
     LATE_READ = "late-read"
     """A read was good though its lease was over long before its end."""
     STALE_END = "stale-end"

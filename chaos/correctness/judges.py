@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from chaos.correctness.player import Played
     from chaos.history.history import Event
 
-_LOST: Final = frozenset({Kind.ACK_LOSS, Kind.UNREADABLE, Kind.UNFINISHED})
+_LOST: Final = frozenset(
+    {Kind.ACK_LOSS, Kind.UNREADABLE, Kind.UNFINISHED, Kind.REMOVED_LATE}
+)
 _REST: Final = frozenset(set(Kind) - WRONG_BYTES - _LOST)
 _SHOWN: Final = 3
 _ANSWERS: Final = frozenset({0, -704, -712})

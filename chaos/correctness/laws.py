@@ -33,11 +33,13 @@ class Laws:
     how long after a fault a role may still be taken for dead: until it is heard again.
     `lingers`: one that came back is another, and what the former held "is there", also
     to a writer, until that is taken for dead (Mooncake).
+    `logs_removals`: one takes effect when the op log has it, after its answer (Mooncake).
     `open_s`: so long a write without an answer may hold its key (`keeps_old` only).
     """
 
     keeps_old: bool = False
     lingers: bool = False
+    logs_removals: bool = False
     lease_s: float = 0.0
     tail_s: float = 0.0
     open_s: float = 60.0
@@ -59,7 +61,9 @@ MOONCAKE: Final = Laws(keeps_old=True, lingers=True)
 """One master (Mooncake 0.3.13)."""
 MOONCAKE_HA: Final = Laws(keeps_old=True, lingers=True, master_faults=_RUNS_FOR_LEADER)
 """A new leader without an oplog knows no metadata: whatever makes one loses all."""
-MOONCAKE_OPLOG: Final = Laws(keeps_old=True, lingers=True, master_faults=frozenset())
+MOONCAKE_OPLOG: Final = Laws(
+    keeps_old=True, lingers=True, logs_removals=True, master_faults=frozenset()
+)
 """A new leader has read the oplog: no fault of one master may lose anything."""
 
 _BY_MODE: Final = {

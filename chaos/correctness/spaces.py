@@ -130,7 +130,7 @@ MODES: Final[Mapping[str, tuple[Mode, ...]]] = {
         Mode(
             name="oplog",
             laws="oplog",
-            expects=("flap",),
+            expects=("flap", "removed-late"),
             space=_mooncake(
                 {"masters": 3, "oplog": True},
                 phrases={"failover": 4, "watch": 3, "pause": 2, "kill": 2},
@@ -142,7 +142,7 @@ MODES: Final[Mapping[str, tuple[Mode, ...]]] = {
         Mode(
             name="patient",
             laws="oplog",
-            expects=("ack-loss", "flap", "resurrected"),
+            expects=("ack-loss", "flap", "removed-late", "resurrected"),
             space=_mooncake(
                 {"masters": 3, "oplog": True},
                 env={"MC_RPC_TIMEOUT_MS": "30000"},

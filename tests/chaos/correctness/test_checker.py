@@ -473,3 +473,24 @@ def test_what_was_removed_before_it_could_be_back_is_no_proof_of_a_loss(
         story.remove()
 
     assert story.kinds() == [kind]
+
+
+@pytest.mark.parametrize(
+    ("laws", "pause_s", "seen", "kind"),
+    [
+        (OPLOG, 0.0, False, Kind.REMOVED_LATE),
+        (OPLOG, 1.0, False, Kind.ACK_LOSS),
+        (OPLOG, 0.0, True, Kind.ACK_LOSS),
+        (LOOSE, 0.0, False, Kind.ACK_LOSS),
+    ],
+)
+def test_a_write_that_a_removal_just_before_took_is_a_kind_of_its_own(
+    laws, pause_s, seen, kind
+):
+    story = Story(laws).put(1).remove()
+    story.at_s += pause_s
+    story.put(2)
+    if seen:
+        story.get(2)
+
+    assert story.missed().kinds() == [kind]
