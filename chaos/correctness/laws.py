@@ -33,7 +33,7 @@ class Laws:
     how long after a fault a role may still be taken for dead: until it is heard again.
     `lingers`: one that came back is another, and what the former held "is there", also
     to a writer, until that is taken for dead (Mooncake).
-    `logs_removals`: one takes effect when the op log has it, after its answer (Mooncake).
+    `logs_removals`: one takes effect when it is logged, after its answer (Mooncake).
     `open_s`: so long a write without an answer may hold its key (`keeps_old` only).
     """
 
