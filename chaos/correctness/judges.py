@@ -142,7 +142,7 @@ def _of(
         claim,
         len(news),
         of=observed,
-        what="findings",
+        what="new findings" if old else "findings",
         reason="; ".join(words),
         numbers={"known": float(old)},
     )
