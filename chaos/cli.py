@@ -306,21 +306,22 @@ def score(
     """Runs the suites against every defect of the system: all must be caught."""
     from chaos import score as scoring
     from chaos.defects import DEFECTS
-    from chaos.scenario.interrupt import Interrupted
+    from chaos.scenario.interrupt import Interrupted, Interrupts
 
     chosen = {name: DEFECTS[name] for name in _known(only, DEFECTS)}
     if not chosen:
         raise UsageError("no defect has tests registered", "see chaos/defects.py")
     try:
-        result = scoring.score(
-            chosen,
-            lambda nodes, defect: scoring.run_pytest(
-                nodes, defect, seed=seed, scale=time_scale
-            ),
-            say=_to_stderr if as_json else _print_line,
-        )
+        with Interrupts():
+            result = scoring.score(
+                chosen,
+                lambda nodes, defect: scoring.run_pytest(
+                    nodes, defect, seed=seed, scale=time_scale
+                ),
+                say=_to_stderr if as_json else _print_line,
+            )
     except Interrupted as interrupted:
-        _to_stderr(f"chaos: {interrupted}: faults undone, nothing scored")
+        _to_stderr(f"chaos: {interrupted}: nothing is scored; see `chaos status`")
         raise typer.Exit(interrupted.exit_code) from None
     if as_json:
         _print_json(result.to_json())

@@ -21,7 +21,7 @@ from chaos.conformance.profile import FAILS_OF, Expect
 from chaos.conformance.results import measured_in
 from chaos.errors import ChaosError
 from chaos.scenario.child import run_child
-from chaos.scenario.interrupt import Interrupted
+from chaos.scenario.interrupt import Interrupted, Interrupts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -100,13 +100,14 @@ def soak(
         ended it: what was measured until then counts).
     """
     measured: list[Measured] = []
-    for number in range(runs):
-        try:
-            folder = run(number, root / f"run-{number + 1}")
-        except Interrupted as interrupted:
-            return tally(measured), interrupted.exit_code
-        if folder is not None:
-            measured += measured_in(folder)
+    try:
+        with Interrupts():
+            for number in range(runs):
+                folder = run(number, root / f"run-{number + 1}")
+                if folder is not None:
+                    measured += measured_in(folder)
+    except Interrupted as interrupted:
+        return tally(measured), interrupted.exit_code
     return tally(measured), 0
 
 

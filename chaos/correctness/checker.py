@@ -332,13 +332,14 @@ class _Key:
     def _never_told(self, miss: _Row) -> bool:
         """Whether it may have been away for a moment only, as a master began.
 
-        It was removed later, and nobody had looked again when it must be back.
+        It was removed later, without another value in between, and nobody had looked
+        again when it must be back.
         """
         began = any(
-            not window.target.startswith("store")
-            and window.kind != PRESSURE
-            and window.meets(miss.begin_s - _BEGINS_S, miss.end_s)
+            miss.begin_s - _BEGINS_S <= edge_s <= miss.end_s
             for window in self._windows
+            if not window.target.startswith("store") and window.kind != PRESSURE
+            for edge_s in (window.begin_s, window.end_s)
         )
         removed_s = [
             row.begin_s
@@ -346,6 +347,10 @@ class _Key:
             if row.do == "remove"
             and row.code not in (_HAS_LEASE, *_ABSENT)
             and miss.before(row)
+            and not any(
+                look.whole and miss.before(look) and look.before(row)
+                for look in self._rows
+            )
         ]
         return (
             began
@@ -425,24 +430,33 @@ class _Key:
         if (other := self._open_beside(put, row)) is not None:
             told = f"{words}, beside a write that was not answered"
             return self._finding(Kind.UNFINISHED, told, other, put, row)
-        if (removal := self._removed_just_before(put, row)) is not None:
+        removal = self._removed_just_before(put, row)
+        if kind is Kind.ACK_LOSS and removal is not None:
             told = f"{words}, written right after its removal"
             return self._finding(Kind.REMOVED_LATE, told, removal, put, row)
         return self._finding(kind, words, put, row)
 
     def _removed_just_before(self, put: _Row, row: _Row) -> _Row | None:
-        """A removal that may have taken what the system found there for the write."""
+        """A removal that may have taken what the system found there for the write.
+
+        It was soon over: a key that is there later was written.
+        """
         if not self._laws.logs_removals or self._seen_between(put, row):
             return None
-        removals = (
-            each
-            for each in self._rows
-            if each.do == "remove"
-            and each.code == OK
-            and each.before(put)
-            and put.begin_s - each.end_s <= _SOON_S
-        )
-        return next(removals, None)
+        for each in self._rows:
+            soon = each.before(put) and put.begin_s - each.end_s <= _SOON_S
+            if each.do != "remove" or each.code != OK or not soon:
+                continue
+            stayed = any(
+                look.do == "exists"
+                and look.code == OK
+                and each.end_s + _SOON_S < look.begin_s
+                and put.before(look)
+                and look.before(row)
+                for look in self._rows
+            )
+            return None if stayed else each
+        return None
 
     def _open_beside(self, put: _Row, row: _Row) -> _Row | None:
         """A write that the system may have taken for a value when it acknowledged one.

@@ -250,7 +250,8 @@ class _Drawing:
     def _failover(self) -> Iterator[Step]:
         """A leader, or what it needs, is away for long; then its heir dies as well.
 
-        What was written between must be known to the next one, at once and for good.
+        What was written between must be known to the next one, at once and for good; a
+        removal is over before, so that it cannot be what took the write.
         """
         away, dead = f"f{next(self._labels)}", f"f{next(self._labels)}"
         target = self._dice.choice((*self._space.masters, *self._space.others))
@@ -261,6 +262,7 @@ class _Drawing:
         yield self._wait(2.0)
         keys = tuple(self._keys[: len(self._keys) // 2])
         yield Step(do=Do.REMOVE, by=self._client(), keys=keys)
+        yield self._wait(1.0)
         yield self._put(keys, by=self._client())
         heir = self._dice.choice(self._space.masters)
         yield Step(do=Do.BREAK, fault="kill", target=heir, name=dead)

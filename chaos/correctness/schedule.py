@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MAX_STEPS: Final = 2000
+MAX_LOOK_S: Final = 600.0
 MAX_SIZE_BYTES: Final = 16 << 20
 _STRICT: Final = ConfigDict(extra="forbid")
 _WIDTH: Final = 100
@@ -100,6 +101,12 @@ class Step:
             return "has no name; it tells which one is meant"
         if min(self.seconds, self.timeout, self.count) < 0:
             return "has a number below 0"
+        if self.do is Do.EXISTS and self.seconds > MAX_LOOK_S:
+            return f"asks for {self.seconds:g} s; at most {MAX_LOOK_S:g}"
+        if self.do is Do.EXISTS and self.seconds and self.background:
+            return (
+                "asks again and again, which is not for the background; leave one out"
+            )
         return ""
 
     def __str__(self) -> str:

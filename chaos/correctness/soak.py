@@ -134,10 +134,11 @@ class Soak:
         self._known.add((mode.name, kind))
         budget = Budget(tests=MAX_TESTS, ended=until(self._shrink_s))
         shrunk = self._bench.shrink(schedule, finding, budget=budget, say=self._say)
-        path = self._write(self._replayable(schedule, shrunk, mode, kind), mode, kind)
+        small = self._replayable(schedule, shrunk, mode, kind)
+        path = self._write(small, mode, kind)
         self.tally.files.append(str(path))
         self._say(
-            f"  {kind.value}: {len(shrunk.steps)} of {len(schedule.steps)} steps after"
+            f"  {kind.value}: {len(small.steps)} of {len(schedule.steps)} steps after"
             f" {shrunk.tests} plays\n    chaos correctness replay {path}"
         )
 
@@ -151,7 +152,10 @@ class Soak:
             expects=(kind.value,),
         )
         best, most = whole, -1
-        for steps in (*_rungs(shrunk), whole.steps):
+        ended = until(self._shrink_s)
+        for steps in _rungs(shrunk, whole.steps):
+            if most >= 0 and ended():
+                break
             again, shown = self._confirmed(whole.with_steps(steps), kind)
             self._say(f"  {len(steps)} steps: {again.note}")
             if shown > most:
@@ -165,11 +169,14 @@ class Soak:
         shown, plays, kinds = 0, 0, {kind.value}
         while plays < _CONFIRMED and shown == plays:
             plays += 1
-            with contextlib.suppress(ChaosError):
+            try:
                 outcome = self._bench.play(schedule)
-                outcome.history.unlink(missing_ok=True)
-                shown += kind in outcome.kinds
-                kinds |= {one.value for one in outcome.kinds}
+            except ChaosError:
+                self._bench.renew()
+                continue
+            outcome.history.unlink(missing_ok=True)
+            shown += kind in outcome.kinds
+            kinds |= {one.value for one in outcome.kinds}
         note = f"shown by {shown} of {plays} plays; from {schedule.note}"
         told = dataclasses.replace(schedule, note=note, expects=tuple(sorted(kinds)))
         return told, shown
@@ -181,9 +188,10 @@ class Soak:
         return path
 
 
-def _rungs(shrunk: Shrunk) -> tuple[Steps, ...]:
-    """From the smallest part up, a few of those that showed it once."""
-    return shrunk.failed[:: 1 + len(shrunk.failed) // _RUNGS] or (shrunk.steps,)
+def _rungs(shrunk: Shrunk, whole: Steps) -> list[Steps]:
+    """From the smallest part up, a few of those that showed it once; then the whole."""
+    few = list(shrunk.failed[:: 1 + len(shrunk.failed) // _RUNGS])
+    return [*few, whole] if whole not in few else few
 
 
 def drawn(mode: Mode, seed: int, number: int) -> Schedule:

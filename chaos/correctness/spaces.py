@@ -107,7 +107,7 @@ MODES: Final[Mapping[str, tuple[Mode, ...]]] = {
         Mode(
             name="same-identity",
             laws="",
-            expects=("ack-loss", "other-key", "zeros"),
+            expects=("other-key", "zeros"),
             space=_mooncake(
                 {"metadata": "http", "aslr": False},
                 client_ttl=10,
@@ -142,7 +142,7 @@ MODES: Final[Mapping[str, tuple[Mode, ...]]] = {
         Mode(
             name="patient",
             laws="oplog",
-            expects=("ack-loss", "flap", "removed-late", "resurrected"),
+            expects=("ack-loss", "flap", "removed-late"),
             space=_mooncake(
                 {"masters": 3, "oplog": True},
                 env={"MC_RPC_TIMEOUT_MS": "30000"},

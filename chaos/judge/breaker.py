@@ -97,16 +97,17 @@ def closing_budget_s(
     """How long closing may take from the end of the fault: open_for + the probes.
 
     `open_for` doubles with every probe that the fault failed, up to 12 times itself,
-    jittered by 20 %. A probe that was under way when the fault ended is the fault's
-    too: it may fail up to its deadline later, and `open_for` begins there.
+    jittered by 20 %. A probe that may have been under way when the fault ended is the
+    fault's too: it may fail up to its deadline later, and `open_for` begins there.
     """
     probe_s = limits.breaker_probe_deadline_s + limits.poll_s
+    latest_s = healed_s + limits.breaker_probe_deadline_s
     failed = [
         change.at_s
-        for before, change in pairwise(changes)
+        for before, change in zip([None, *changes], changes, strict=False)
         if _is_retrip(change)
-        and before.at_s <= healed_s
-        and change.at_s <= healed_s + probe_s
+        and (before is None or before.at_s <= healed_s)
+        and change.at_s <= latest_s
     ]
     last_s = max(failed, default=healed_s)
     open_for_s = limits.breaker_open_for_s * min(1 << len(failed), OPEN_FOR_CAP)

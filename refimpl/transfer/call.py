@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from refimpl.core.codes import Code
 from refimpl.security.handshake import HandshakeRefused
-from refimpl.transfer.connections import start_connect
+from refimpl.transfer.connections import abort, start_connect
 from refimpl.transfer.frames import FrameError, FrameOp
 from refimpl.transfer.lane import Lane
 from refimpl.transfer.slices import cut
@@ -376,14 +376,14 @@ class Call:
         self._feed(work)
 
     def _drop(self, lane: Lane) -> list[Slice]:
-        """Closes a lane: from here on nothing writes to its buffers."""
+        """Closes a lane: from here on nothing writes to its buffers, here or there."""
         work = self._owner.pop(lane)
         work.lanes.remove(lane)
         if self._lanes.pop(lane.sock.fileno(), None) is not None:
             self._epoll.unregister(lane.sock)
         self._rails.count(work.op.segment, lane)
         held = lane.release()
-        lane.sock.close()
+        abort(lane.sock)
         return held
 
     def _check_silence(self, now: float) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import socket
+import struct
 import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
     RailKey: TypeAlias = tuple[int, str]
 
 _CONNECTING: Final = {0, errno.EINPROGRESS, errno.EWOULDBLOCK}
+_AT_ONCE: Final = struct.pack("ii", 1, 0)
+"""SO_LINGER value with which close sends RST."""
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -50,6 +54,18 @@ def start_connect(address: str, buffer_bytes: int) -> socket.socket:
         sock.close()
         raise
     return sock
+
+
+def abort(sock: socket.socket) -> None:
+    """Closes with a reset: what was not sent, or not acknowledged, never will be.
+
+    An ordinary close leaves that to the kernel, which sends it when the path is whole
+    again: a write that was given up would land in memory that is another object's by
+    then.
+    """
+    with contextlib.suppress(OSError):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
+    sock.close()
 
 
 class ConnectionPool:

@@ -451,21 +451,28 @@ def test_a_write_that_is_there_on_a_dead_store_goes_with_it():
 
 
 @pytest.mark.parametrize(
-    ("target", "looks_after_s", "removed", "kind"),
+    ("target", "away_s", "looks_after_s", "removed", "kind"),
     [
-        ("master", [], True, Kind.FLAP),
-        ("master", [5.0], True, Kind.FLAP),
-        ("master", [5.0, 20.0], True, Kind.ACK_LOSS),
-        ("master", [], False, Kind.ACK_LOSS),
-        ("store-1", [], True, Kind.ACK_LOSS),
+        ("master", 1.0, [], True, Kind.FLAP),
+        ("master", 1.0, [5.0], True, Kind.FLAP),
+        ("master", 1.0, [5.0, 20.0], True, Kind.ACK_LOSS),
+        ("master", 1.0, [], False, Kind.ACK_LOSS),
+        ("store-1", 1.0, [], True, Kind.ACK_LOSS),
+        ("master", 1.0, None, True, Kind.ACK_LOSS),
+        ("master", 300.0, [], True, Kind.ACK_LOSS),
     ],
+    ids=["at once", "soon", "looked", "stays", "store", "rewritten", "long away"],
 )
 def test_what_was_removed_before_it_could_be_back_is_no_proof_of_a_loss(
-    target, looks_after_s, removed, kind
+    target, away_s, looks_after_s, removed, kind
 ):
     """As an heir begins, keys are missing for a moment; nobody looked again."""
-    story = Story(OPLOG).put(1).fault("kill", target).exists(ABSENT)
-    for after_s in looks_after_s:
+    story = Story(OPLOG).put(1).fault("kill", target, away_s)
+    story.at_s -= 10.0 if away_s > 20.0 else 0.0  # its fault is not over yet
+    story.exists(ABSENT)
+    if looks_after_s is None:
+        story.put(2).get(2)
+    for after_s in looks_after_s or []:
         story.at_s += after_s
         story.exists(ABSENT)
     if removed:
@@ -478,10 +485,11 @@ def test_what_was_removed_before_it_could_be_back_is_no_proof_of_a_loss(
 @pytest.mark.parametrize(
     ("laws", "pause_s", "seen", "kind"),
     [
-        (OPLOG, 0.0, False, Kind.REMOVED_LATE),
-        (OPLOG, 1.0, False, Kind.ACK_LOSS),
-        (OPLOG, 0.0, True, Kind.ACK_LOSS),
-        (LOOSE, 0.0, False, Kind.ACK_LOSS),
+        (OPLOG, 0.0, "", Kind.REMOVED_LATE),
+        (OPLOG, 1.0, "", Kind.ACK_LOSS),
+        (OPLOG, 0.0, "read", Kind.ACK_LOSS),
+        (OPLOG, 0.0, "there", Kind.ACK_LOSS),
+        (LOOSE, 0.0, "", Kind.ACK_LOSS),
     ],
 )
 def test_a_write_that_a_removal_just_before_took_is_a_kind_of_its_own(
@@ -490,7 +498,15 @@ def test_a_write_that_a_removal_just_before_took_is_a_kind_of_its_own(
     story = Story(laws).put(1).remove()
     story.at_s += pause_s
     story.put(2)
-    if seen:
+    if seen == "read":
         story.get(2)
+    elif seen == "there":
+        story.exists()
 
     assert story.missed().kinds() == [kind]
+
+
+def test_what_is_there_and_cannot_be_read_was_not_removed():
+    story = Story(OPLOG).put(1).remove().put(2).exists(quiet=True)
+
+    assert story.missed(-800, quiet=True).kinds() == [Kind.UNREADABLE]

@@ -51,6 +51,20 @@ def test_only_stores_that_are_there_are_broken(mode):
     assert named == (set() if only_leaders else there)
 
 
+@pytest.mark.parametrize("mode", ALL_MODES, ids=lambda m: f"{m.space.system}-{m.name}")
+def test_what_is_expected_of_a_mode_stands_in_a_minimal_schedule(mode):
+    """Nothing is called known that nobody can play again."""
+    shown = {
+        kind
+        for schedule in map(load_schedule, MINIMAL)
+        if schedule.system == mode.space.system
+        and laws_mode(schedule.system, schedule.shape) == mode.laws
+        for kind in schedule.expects
+    }
+
+    assert set(mode.expects) <= shown
+
+
 def test_the_same_seed_draws_the_same_schedule_and_another_one_another():
     (mode,) = modes_of("refimpl")
     assert drawn(mode, 1, 4) == drawn(mode, 1, 4)
@@ -97,6 +111,11 @@ def test_a_step_is_one_line_of_a_file():
         ("{do: heal}", "has no name"),
         ("{do: put, by: c0, keys: [k0], value: 256}", "there are 0 to 255"),
         ("{do: wait, seconds: -1}", "below 0"),
+        ("{do: exists, by: c0, keys: [k0], seconds: 601}", "at most 600"),
+        (
+            "{do: exists, by: c0, keys: [k0], seconds: 1, background: true}",
+            "not for the background",
+        ),
     ],
 )
 def test_a_wrong_step_is_one_line_with_its_place(line, words):

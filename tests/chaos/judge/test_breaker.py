@@ -105,15 +105,24 @@ def test_the_closing_budget_doubles_with_every_failed_probe_up_to_a_cap(
         ((4.95, 5.05), 0.05, 2),
         ((4.95, 5.0), 0.0, 2),
         ((5.01, 5.05), 0.0, 1),
-        ((4.95, 6.1), 0.0, 1),
+        ((4.95, 6.0), 1.0, 2),
+        ((4.95, 6.01), 0.0, 1),
     ],
-    ids=["under way", "at the end", "begun after it", "later than its deadline"],
+    ids=["under way", "at the end", "begun after it", "at its deadline", "later"],
 )
 def test_a_probe_under_way_at_the_end_is_the_fault_s(fabricate, span, more_s, times):
     """It failed a moment later, and the wait begins there; others are the breaker's."""
     budget_s = closing_budget_s(probed(span), fabricate.limits(), healed_s=5.0)
 
     assert budget_s == pytest.approx(more_s + OPEN_FOR_S * times * 1.2 + 3 * PROBE_S)
+
+
+def test_a_log_may_begin_with_a_failed_probe(fabricate):
+    """What came before is cut away: the probe had begun before all that is left."""
+    (*_, failed) = probed((4.95, 5.05))
+    budget_s = closing_budget_s([failed], fabricate.limits(), healed_s=5.0)
+
+    assert budget_s == pytest.approx(0.05 + OPEN_FOR_S * 2 * 1.2 + 3 * PROBE_S)
 
 
 def test_retrips_are_counted():

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,8 @@ from chaos.scenario.child import run_child, run_side_by_side
 # Undoes something for half a second when it is asked to end, and says so.
 SLOW = textwrap.dedent("""
     import os, pathlib, signal, sys, time
+    if signal.getsignal(signal.SIGTERM) is not signal.SIG_IGN:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     told = pathlib.Path(sys.argv[1])
     try:
         told.write_text(str(os.getpid()))
@@ -86,12 +89,42 @@ def test_a_child_whose_time_is_up_is_asked_to_end(tmp_path):
     assert path.read_text() == "undone"
 
 
-def test_one_that_does_not_end_is_killed(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_a_second_signal_right_after_the_first_leaves_nobody_unasked(tmp_path, number):
+    """As a shell and the kernel send when a terminal is closed."""
     path = tmp_path / "told"
-    deaf = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, SLOW, str(path)], start_new_session=True
+    )
+    pid = int(begun(path))
+    for _ in range(2):
+        parent.send_signal(number)
+        time.sleep(0.03)
+
+    assert parent.wait(20) == 128 + number
+    ended = time.monotonic() + 20
+    while path.read_text() == str(pid) and time.monotonic() < ended:
+        time.sleep(0.01)
+    assert path.read_text() == "undone"
+
+
+def test_one_that_cannot_start_ends_those_that_did(tmp_path):
+    path = tmp_path / "told"
+    slow = [sys.executable, "-c", SLOW, str(path)]
+    with pytest.raises(FileNotFoundError):
+        run_side_by_side([slow, [str(tmp_path / "nothing")]], grace_s=20.0)
+
+    told = path.read_text() if path.exists() else ""
+    assert not told.isdigit() or not Path(f"/proc/{told}").exists()
+
+
+def test_one_that_does_not_end_is_killed(tmp_path, capsys):
+    path = tmp_path / "told"
+    deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
     command = [sys.executable, "-c", f"{deaf}{SLOW}", str(path)]
     with pytest.raises(subprocess.TimeoutExpired):
         run_child(command, timeout_s=1.5, grace_s=0.2)
 
     with pytest.raises(ProcessLookupError):
         os.kill(int(path.read_text()), 0)
+    assert "was killed; run `chaos recover`" in capsys.readouterr().err

@@ -257,6 +257,28 @@ def test_nothing_writes_to_the_buffers_after_the_deadline(shop, engine, soon):
     assert bytes(op.buffers[0]) == bytes(4096)
 
 
+def everything_of(connection):
+    while connection.recv(1 << 20):
+        pass
+
+
+def test_a_write_that_was_given_up_is_never_sent_later(shop, engine, soon):
+    """The path is whole again and the memory another object's: what was not sent by
+    then must not come (a canary after an outage read back the one before it)."""
+    size = 32 << 20
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        store = shop()
+        info = with_rails(store, a="{}:{}".format(*listener.getsockname()))
+        info = dataclasses.replace(info, size=size)
+        codes = engine().write([store.op([0], size, segment=info)], soon(0.3))
+        connection, _ = listener.accept()
+        connection.settimeout(5)
+        with connection, pytest.raises(ConnectionResetError):
+            everything_of(connection)
+
+    assert codes == [Code.RPC_TIMEOUT]
+
+
 def test_finished_rows_are_good_when_others_miss_the_deadline(shop, engine, soon):
     quick, slow = shop(segment=1), shop(segment=2)
     slow.failpoints.set("store.read", "pause")
