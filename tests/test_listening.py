@@ -80,16 +80,23 @@ def _running(*command: str, token: str = "", marker: str = " ready "):
 
 
 def _family_of(pid: int) -> list[int]:
-    """A process and its children."""
+    """A process and its children; threads and processes may end as we look."""
     children: list[int] = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        children += map(int, (task / "children").read_text().split())
+    for task in _entries(Path(f"/proc/{pid}/task")):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            children += map(int, (task / "children").read_text().split())
     return [pid, *(one for child in children for one in _family_of(child))]
+
+
+def _entries(folder: Path) -> list[Path]:
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return list(folder.iterdir())
+    return []
 
 
 def _inodes(pid: int) -> set[str]:
     found = set()
-    for file in Path(f"/proc/{pid}/fd").iterdir():
+    for file in _entries(Path(f"/proc/{pid}/fd")):
         with contextlib.suppress(FileNotFoundError):
             found.add(str(file.readlink()))
     return {text[8:-1] for text in found if text.startswith("socket:[")}

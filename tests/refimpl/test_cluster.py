@@ -3,6 +3,7 @@ nothing behind."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -57,15 +58,13 @@ def test_a_role_that_fails_takes_the_started_ones_with_it(monkeypatch):
 
 
 def _children(pid: int) -> set[int]:
-    try:
-        tasks = Path(f"/proc/{pid}/task").iterdir()
-        return {
-            int(child)
-            for task in tasks
-            for child in (task / "children").read_text().split()
-        }
-    except FileNotFoundError:
-        return set()
+    """Of all its threads; any of them, and it, may end as we look."""
+    found: set[int] = set()
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        for task in list(Path(f"/proc/{pid}/task").iterdir()):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                found.update(map(int, (task / "children").read_text().split()))
+    return found
 
 
 def _up(*flags):
