@@ -34,11 +34,23 @@ class Look:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drained:
-    """What was seen from the SIGTERM to after the end of the process."""
+    """What was seen from the SIGTERM to after the end of the process.
+
+    `sent_s` is when it was asked for, `ended_s` when the end was known.
+    """
 
     sent_s: float
+    ended_s: float
     exit_code: int
     looks: tuple[Look, ...]
+
+    def signalled_by_s(self, grace_s: float) -> float:
+        """The latest instant at which the store can have got the signal.
+
+        The way to it may be long (an agent behind SSH, on a busy machine), but a store
+        that keeps its grace got it so long before its end.
+        """
+        return max(self.sent_s, self.ended_s - grace_s)
 
 
 def drain(
@@ -47,12 +59,15 @@ def drain(
     """Sends SIGTERM and reads the names, all on this store, until it has ended."""
     with ThreadPoolExecutor(1, thread_name_prefix="stop") as pool:
         sent_s = time.monotonic()
-        ending = pool.submit(cluster.stop_role, store, timeout_s=STOP_TIMEOUT_S)
+        ending = pool.submit(_stop, cluster, store)
         looks = []
         while not ending.done():
             looks.append(_look(cluster, store, probe, names))
         looks.append(_look(cluster, store, probe, names))
-        return Drained(sent_s=sent_s, exit_code=ending.result(), looks=tuple(looks))
+        exit_code, ended_s = ending.result()
+    return Drained(
+        sent_s=sent_s, ended_s=ended_s, exit_code=exit_code, looks=tuple(looks)
+    )
 
 
 def judge_served(drained: Drained, grace_s: float) -> list[Judgement]:
@@ -94,6 +109,11 @@ def judge_gone_before_exit(drained: Drained) -> Judgement:
         of=len(dead),
         what="looks found a dead store listed",
     )
+
+
+def _stop(cluster: Cluster, store: str) -> tuple[int, float]:
+    exit_code = cluster.stop_role(store, timeout_s=STOP_TIMEOUT_S)
+    return exit_code, time.monotonic()
 
 
 def _look(cluster: Cluster, store: str, probe: KvProbe, names: Sequence[str]) -> Look:

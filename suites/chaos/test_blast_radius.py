@@ -504,11 +504,12 @@ def test_sigterm_drains_a_store(cluster, judge):
         drained = drain(cluster, store, probe, names)
     cluster.start_role(store)
 
+    grace_s = 5.0 * cluster.spec.time_scale
     before = share_of(log.over_by(drained.sent_s), store)
-    late = log.between(drained.sent_s + 0.05, float("inf"))
+    late = log.between(drained.signalled_by_s(grace_s) + 0.05, float("inf"))
     judge(judge_equal("A8", "until then its host's puts went there", before, 1.0))
     judge(judge_no_allocation(late, store, "A8", "nothing new 50 ms after SIGTERM"))
-    judge(judge_served(drained, grace_s=5.0 * cluster.spec.time_scale))
+    judge(judge_served(drained, grace_s=grace_s))
     judge(judge_gone_before_exit(drained))
     judge(judge_equal("A8", "exit code", drained.exit_code, 0))
 
