@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from chaos.systems.base import Cluster, KvProbe
 
 STOP_TIMEOUT_S = 20.0
+_LONGEST_WAY_S = 0.4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,9 +49,11 @@ class Drained:
         """The latest instant at which the store can have got the signal.
 
         The way to it may be long (an agent behind SSH, on a busy machine), but a store
-        that keeps its grace got it so long before its end.
+        that keeps its grace got it so long before its end. One that ends late has no
+        more time for that.
         """
-        return max(self.sent_s, self.ended_s - grace_s)
+        got_s = max(self.sent_s, self.ended_s - grace_s)
+        return min(got_s, self.sent_s + _LONGEST_WAY_S)
 
 
 def drain(

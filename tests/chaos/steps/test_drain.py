@@ -9,8 +9,8 @@ from chaos.steps.drain import Drained
 
 @pytest.mark.parametrize(
     ("ended_s", "grace_s", "by_s"),
-    [(10.7, 0.5, 10.2), (10.3, 0.5, 10.0), (10.0, 0.0, 10.0)],
-    ids=["a long way", "no grace was kept", "none is promised"],
+    [(10.7, 0.5, 10.2), (10.3, 0.5, 10.0), (10.0, 0.0, 10.0), (19.0, 0.5, 10.4)],
+    ids=["a long way", "no grace was kept", "none is promised", "ends late"],
 )
 def test_a_store_had_its_signal_a_grace_before_its_end_at_the_latest(
     ended_s, grace_s, by_s
